@@ -14,8 +14,8 @@ import (
 	"meshlog.dev/deploy/e2e/rig"
 )
 
-// One address stands for two frontends. An Envoy reaches the other frontend
-// whenever its stream has aged, although it keeps connections. Envoy logs nothing
+// Two frontends share one address. Although an Envoy keeps its connections, it
+// reaches the other frontend whenever its stream has aged. Envoy logs nothing
 // about that, and no request fails (E40, E41).
 func TestStreamsAge(t *testing.T) {
 	t.Setenv("MESHLOG_MAX_STREAM_AGE", "1s")
@@ -110,7 +110,7 @@ func pass(ctx context.Context, client net.Conn, port int) {
 	for _, way := range [][2]net.Conn{{server, client}, {client, server}} {
 		wg.Go(func() {
 			defer end()
-			_, _ = io.Copy(way[0], way[1]) // the two ends notice how it ended
+			_, _ = io.Copy(way[0], way[1]) // the client and the frontend notice the end
 		})
 	}
 	wg.Wait()

@@ -27,9 +27,9 @@ func secured(builders, frontends int) arrangement {
 	}
 }
 
-// Each role has all the rights it needs: a mesh works, its processes die and come
-// back, and the command line shows all of it. The server denies no process a
-// subject.
+// Each role has all the rights that it needs: the mesh works, its processes die and
+// come back, and the commands of the command line work. The server denies no process
+// a subject.
 func TestRolesSuffice(t *testing.T) {
 	f := start(t, secured(2, 2))
 	more := f.backend(shop.V2)
@@ -174,7 +174,7 @@ func deny(t *testing.T, nc *nats.Conn, subject string, err error) {
 		t.Fatalf("%s: %v", subject, err)
 	}
 	if said := nc.LastError(); said == nil || !strings.Contains(said.Error(), `"`+subject+`"`) {
-		t.Errorf("%s is allowed; the last error of the server: %v", subject, said)
+		t.Errorf("the server did not deny %s; its last error: %v", subject, said)
 	}
 }
 

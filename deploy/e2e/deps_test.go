@@ -6,9 +6,9 @@ import (
 	"testing"
 )
 
-// TestImports demands that tests use only the things that users have: programs,
-// xDS, and the output of the programs. deploy/testkit runs an API server to drive
-// them with; its own import law says that it shares no code with them.
+// TestImports demands that tests use only what users have: programs, xDS, and the
+// output of the programs. deploy/testkit runs the API server that drives them. Its
+// own import law demands that it shares no code with the programs.
 func TestImports(t *testing.T) {
 	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", "-test", "./...").Output()
 	if err != nil {

@@ -157,7 +157,7 @@ func TestNATSKilled(t *testing.T) {
 	f.nothingRejected()
 }
 
-// The one process is killed, with the bus in it, and comes back: a change made
+// `meshlog up` is killed, with the bus inside it, and comes back: a change made
 // meanwhile arrives.
 func TestUpKilled(t *testing.T) {
 	f := start(t, rig.Up)

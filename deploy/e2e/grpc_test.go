@@ -113,7 +113,7 @@ func (f *fixture) grpcBackend(name string) *xdsclient.Backend {
 	return b
 }
 
-// duringCalls is during for the calls of a gRPC client.
+// duringCalls does what during does, for the calls of a gRPC client.
 func (f *fixture) duringCalls(c *xdsclient.Client, what string, happens func()) {
 	f.Helper()
 	load, err := c.StartLoad(f.ctx, 4)
@@ -138,7 +138,7 @@ func (f *fixture) callsGo(c *xdsclient.Client, to *xdsclient.Backend, atLeast, a
 	}))
 }
 
-// callShare is share for the calls of a gRPC client.
+// callShare does what share does, for the calls of a gRPC client.
 func (f *fixture) callShare(c *xdsclient.Client, backend *xdsclient.Backend, want float64) {
 	f.Helper()
 	f.checkShare(c.Send(f.ctx, 2000), backend.Name, want)

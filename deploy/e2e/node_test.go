@@ -10,8 +10,8 @@ import (
 	"meshlog.dev/deploy/testkit/testport"
 )
 
-// forShop is a listener for the proxies of one namespace, as Istio names their
-// nodes. It answers by itself.
+// forShop is a listener for the proxies of one namespace, as Istio names their nodes.
+// It answers requests without a backend.
 const forShop = `
 apiVersion: envoy.meshlog.dev/v1
 kind: Resource
@@ -52,7 +52,7 @@ func istioNode(f *fixture) {
 	f.must(err)
 	f.Cleanup(e.Kill)
 	if t := rig.Send(f.ctx, fmt.Sprintf("http://127.0.0.1:%d/", port), 10); t.Backends["greeter"] != 10 {
-		f.Errorf("of 10 requests to the proxy of Istio's kind: %+v", t)
+		f.Errorf("10 requests to the proxy with Istio's node id: %+v", t)
 	}
 	var dump struct{ Configs []object }
 	f.must(f.envoy.ConfigDump(f.ctx, &dump))

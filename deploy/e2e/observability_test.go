@@ -71,7 +71,7 @@ func apiServer(t *testing.T) rig.KubeCluster {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := rig.KubeCluster{Name: "watcher", Kubeconfig: filepath.Join(t.TempDir(), "kubeconfig"), Watchers: 1} // it gives the table a watcher too
+	c := rig.KubeCluster{Name: "watcher", Kubeconfig: filepath.Join(t.TempDir(), "kubeconfig"), Watchers: 1} // so that the table has a watcher's metrics
 	if err := os.WriteFile(c.Kubeconfig, access, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -144,7 +144,7 @@ func (f *fixture) stagesCounted(all map[string]exported) {
 		"meshlog_frontend_receive_seconds", "meshlog_frontend_push_seconds", "meshlog_frontend_ack_seconds", "pilot_proxy_convergence_time",
 	} {
 		if all[name].Type != "histogram" {
-			f.Errorf("%s is not exported, or no histogram: %+v", name, all[name])
+			f.Errorf("%s is not exported, or is not a histogram: %+v", name, all[name])
 		}
 	}
 	// Either builder may lead and count, so only the other programs are checked
@@ -174,7 +174,7 @@ func (f *fixture) table(all map[string]exported) {
 	before, rest, ok1 := bytes.Cut(readme, []byte(tableBegin))
 	have, after, ok2 := bytes.Cut(rest, []byte(tableEnd))
 	if !ok1 || !ok2 {
-		f.Fatalf("%s: the marks around the table are gone", path)
+		f.Fatalf("%s: the marks around the table are missing", path)
 	}
 	want := tableOf(all)
 	if *update {
@@ -182,7 +182,7 @@ func (f *fixture) table(all map[string]exported) {
 		return
 	}
 	if diff := cmp.Diff(string(have), want); diff != "" {
-		f.Errorf("%s is not what programs export; run this test with -update (-README +exported):\n%s", path, diff)
+		f.Errorf("%s differs from the exported metrics; run this test with -update (-README +exported):\n%s", path, diff)
 	}
 }
 

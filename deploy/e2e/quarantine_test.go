@@ -144,12 +144,12 @@ func TestQuarantine(t *testing.T) {
 				f.neverRejected(fourth)
 				f.must(f.mesh.NATS.Restart(f.ctx))
 			})
-			// An operator lets it be sent once more, and the Envoys reject it
-			// again.
+			// An operator lifts the quarantine, so the resource is sent once more,
+			// and the Envoys reject it again.
 			f.approved(is[0].ID)
 			again := f.quarantined("CDS trusting", "RDS common, last good")
 			if again[0].ID == is[0].ID {
-				f.Errorf("%s was approved, and is in quarantine under the same id", is[0].ID)
+				f.Errorf("%s was approved, but is in quarantine under the same id", is[0].ID)
 			}
 			f.during("the resources are repaired", func() {
 				f.save("common.yaml", fmt.Sprintf(commonRoutes, "common", "third"))

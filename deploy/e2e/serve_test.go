@@ -7,7 +7,7 @@ import (
 	"meshlog.dev/deploy/e2e/shop"
 )
 
-// arrangements are the ways to run the same code.
+// arrangements are the two ways to run meshlog: in one process, and in separate ones.
 var arrangements = map[string]arrangement{"up": rig.Up, "apart": apart(1, 1)}
 
 func TestServe(t *testing.T) {
@@ -48,7 +48,7 @@ func endpoints(f *fixture) {
 		before := twin.Served()
 		f.share(shop.V1, 100)
 		if n := twin.Served() - before; n != 0 {
-			f.Errorf("the endpoint that was removed got %d requests", n)
+			f.Errorf("the removed endpoint got %d requests", n)
 		}
 	})
 }

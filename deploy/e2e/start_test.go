@@ -20,8 +20,8 @@ import (
 // unwritable is a directory that no user can write to, not even root.
 const unwritable = "/sys/meshlog"
 
-// TestStartRefused starts programs with settings that cannot work. They end at
-// once with the exit code for the kind of error, and say what to do.
+// TestStartRefused starts programs with settings that cannot work. They end at once
+// with the exit code for the kind of error, and print advice.
 func TestStartRefused(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -100,7 +100,7 @@ func TestStartRefused(t *testing.T) {
 
 func with(argv []string, more ...string) []string { return slices.Concat(argv, more) }
 
-// runTo runs one of our programs to its end.
+// runTo runs a program of bin/ until it ends.
 func runTo(ctx context.Context, argv []string) (code int, stderr string, err error) {
 	bin, err := rig.Bin(argv[0])
 	if err != nil {

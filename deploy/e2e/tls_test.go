@@ -38,7 +38,7 @@ func TestTLS(t *testing.T) {
 		sign("frontend", "")
 		f.must(server.UntilAlive(f.ctx, "the new certificate to be in use", func(context.Context) error {
 			if now := loaded(f, server); !now.After(before) {
-				return fmt.Errorf("the one in use was loaded at %s", now)
+				return fmt.Errorf("the certificate in use was loaded at %s", now)
 			}
 			return nil
 		}))
@@ -46,16 +46,17 @@ func TestTLS(t *testing.T) {
 	})
 	f.share(shop.V2, 100)
 	if n, err := f.envoy.Stat(f.ctx, "control_plane.connected_state"); err != nil || n != 1 {
-		t.Errorf("the stream from before: connected_state %d, %v", n, err)
+		t.Errorf("the stream that was open before: connected_state %d, %v", n, err)
 	}
 	if n, err := f.envoy.Stat(f.ctx, "cluster.meshlog.upstream_cx_total"); err != nil || n != 1 {
-		t.Errorf("Envoy made %d connections, %v, want the one from before", n, err)
+		t.Errorf("Envoy made %d connections, %v, want only the first one", n, err)
 	}
 
 	// New connections use the new certificate.
 	f.must(join(f, "second", edge).Ready(f.ctx))
 
-	// A certificate of another namespace, and one of another CA.
+	// A certificate for another namespace, and one that another CA signed, are
+	// refused.
 	impostor := sign("impostor", "spiffe://cluster.local/ns/bank/sa/edge")
 	refused(f, "impostor", impostor, "meshlog_frontend_identity_mismatches_total")
 	others, err := rig.NewCA(t.TempDir(), "others")

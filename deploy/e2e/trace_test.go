@@ -34,7 +34,7 @@ func TestTrace(t *testing.T) {
 		first := f.trace(traces)
 		f.shift(0, 100)
 		if second := f.trace(traces); second == first {
-			t.Errorf("two saves are one trace, %s", first)
+			t.Errorf("two saves share one trace, %s", first)
 		}
 	})
 	t.Run("apart, and the leader dies", func(t *testing.T) {
@@ -82,14 +82,14 @@ func (f *fixture) trace(traces *rig.Traces) string {
 		}
 	}
 	if key := spans["watcher/observe"].Attributes["key"]; !strings.Contains(key, "VirtualService") {
-		f.Errorf("what was observed is %q, want a VirtualService", key)
+		f.Errorf("the observed object is %q, want a VirtualService", key)
 	}
 	ack := spans["frontend/ack"]
 	if a := ack.Attributes; a["acked"] != a["responses"] || a["acked"] == "0" || a["first_proxy"] != node {
-		f.Errorf("ack says %v, want one or more responses, all acknowledged, the first by %s", a, node)
+		f.Errorf("ack has %v, want one or more responses, all acknowledged, the first by %s", a, node)
 	}
 	if n := len(ack.Events); n != 4 || ack.End.Sub(ack.Events[3].Time).Abs() > time.Millisecond {
-		f.Errorf("ack ends at %s, its %d events are %v; want those of 0, 50, 95 and 100 %%", ack.End, n, ack.Events)
+		f.Errorf("ack ends at %s, its %d events are %v; want the events of 0, 50, 95 and 100 %%", ack.End, n, ack.Events)
 	}
 	return ack.TraceID
 }

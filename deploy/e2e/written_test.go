@@ -85,7 +85,7 @@ func (f *fixture) dashboard() map[string]string {
 		for x := p.GridPos.X; x < p.GridPos.X+p.GridPos.W; x++ {
 			for y := p.GridPos.Y; y < p.GridPos.Y+p.GridPos.H; y++ {
 				if before := taken[[2]int{x, y}]; before != "" || x >= 24 {
-					f.Fatalf("%s lies over %q, or beyond the right border", where, before)
+					f.Fatalf("%s overlaps %q, or exceeds the right border", where, before)
 				}
 				taken[[2]int{x, y}] = p.Title
 			}
@@ -116,8 +116,8 @@ type rule struct {
 	Annotations map[string]string
 }
 
-// alerts demands that Prometheus accepts the rules, and that each says what to
-// do. It returns their queries, by place.
+// alerts demands that Prometheus accepts the rules, and that each has advice. It
+// returns their queries, by place.
 func (f *fixture) alerts() map[string]string {
 	f.Helper()
 	var file struct {
@@ -189,8 +189,8 @@ func (f *fixture) observability(name string) []byte {
 // byPrometheus are labels that Prometheus itself adds.
 var byPrometheus = []string{"instance", "job"}
 
-// answerable demands that the queries are PromQL, and use metrics and labels that
-// programs export.
+// answerable demands that the queries are valid PromQL, and use only metrics and
+// labels that programs export.
 func (f *fixture) answerable(all map[string]exported, asked map[string]string) {
 	f.Helper()
 	var expressions, plain []string
@@ -206,12 +206,12 @@ func (f *fixture) answerable(all map[string]exported, asked map[string]string) {
 		for name, labels := range found.Metrics {
 			m, extra := metric(all, name)
 			if m.Name == "" {
-				f.Errorf("%s asks for %s, which no process exports", where, name)
+				f.Errorf("%s uses %s, which no process exports", where, name)
 				continue
 			}
 			for _, l := range labels {
 				if !slices.Contains(slices.Concat(m.Labels, extra, byPrometheus), l) {
-					f.Errorf("%s asks for label %s of %s, which has %v", where, l, name, m.Labels)
+					f.Errorf("%s uses label %s of %s, which has %v", where, l, name, m.Labels)
 				}
 			}
 		}

@@ -252,7 +252,7 @@ func TestTwinStartsLate(t *testing.T) {
 		a := start(t, newSource(map[string]string{}), options{})
 		_ = a.stop()
 		pass(time.Minute)
-		a.log.AppendRaw("_operator.overlay", []byte("a newer record"))
+		a.log.AppendRaw("_operator.overlay", []byte("whatever is newer"))
 		b := start(t, newSource(map[string]string{}), options{holder: "b", log: a.log})
 		b.want(3, "begin b-1 by b", "alive b-1 low 1 listed 1024")
 		_ = b.stop()

@@ -120,8 +120,8 @@ type change struct {
 	sent, acked                                   time.Time // as the frontend saw them
 }
 
-// spans are the stages, in order, followed by sums. The last one is the target,
-// and is compared with the floor.
+// spans are the stages, in order, followed by sums. The last sum has the target, and
+// is compared with the floor.
 var spans = []struct {
 	name string
 	took func(change) time.Duration

@@ -113,8 +113,8 @@ func (s *Shop) ApplyService(ctx context.Context, c *Cluster) error {
 // DeleteRoutes deletes the routes.
 func (s *Shop) DeleteRoutes(ctx context.Context, c *Cluster) error { return c.Delete(ctx, s.routes) }
 
-// Weigh applies the routes with new weights, as a field manager, and returns when
-// it began to.
+// Weigh applies the routes with new weights, as a field manager. It returns the time
+// at which it began.
 func (s *Shop) Weigh(ctx context.Context, c *Cluster, manager string, v1, v2 int) (time.Time, error) {
 	text := shop.Weighted(s.routes, v1, v2)
 	if err := os.WriteFile(filepath.Join(s.Path, routes), []byte(text), 0o600); err != nil {

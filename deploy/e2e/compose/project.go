@@ -188,7 +188,7 @@ func command(ctx context.Context, env []string, argv ...string) (string, error) 
 	return strings.TrimSpace(string(out)), err
 }
 
-// await calls check now and then until it returns nil. If ctx ends first, the
+// await calls check from time to time until it returns nil. If ctx ends first, the
 // error has the last error of check.
 func await(ctx context.Context, what string, check func(context.Context) error) error {
 	tick := time.NewTicker(250 * time.Millisecond)

@@ -69,7 +69,7 @@ func (s *streams) tally() (ended int, longest time.Duration, err error) {
 	return ended, longest, err
 }
 
-// pause precedes a new stream when the last one got no answer.
+// pause is the wait before a new stream if the last one got no answer.
 const pause = 200 * time.Millisecond
 
 // run opens one stream after the other.
@@ -112,7 +112,7 @@ func converse(ctx context.Context, conn *grpc.ClientConn, node *corev3.Node, ans
 	}
 	request := &discoveryv3.DiscoveryRequest{Node: node, TypeUrl: "type.googleapis.com/envoy.config.cluster.v3.Cluster"}
 	for first := true; ; first = false {
-		// After EOF, receiving returns the error.
+		// After EOF, Recv returns the error.
 		if err := stream.Send(request); err != nil && !errors.Is(err, io.EOF) {
 			return err
 		}

@@ -131,7 +131,7 @@ func (s *clusterStage) scale(ctx context.Context) error {
 	}
 	for len(s.v2) > 1 {
 		p := s.v2[len(s.v2)-1]
-		// The way a pod ends: its slice marks it terminating while it still
+		// A pod ends in this order: its slice marks it terminating while it still
 		// answers, and it ends once no request is sent to it any more.
 		if err := s.slice(ctx, len(s.v2)-1, p, false, func() error { return p.Terminate(ctx) }); err != nil {
 			return err
@@ -271,8 +271,8 @@ func (s *clusterStage) back(ctx context.Context) error {
 	return nil
 }
 
-// next makes sure that the next change is one to the version served now: removed
-// pods caused versions that the demo did not wait for.
+// next makes sure that the next change is compared with the version served now:
+// removed pods caused versions that the demo did not wait for.
 func (s *clusterStage) next(ctx context.Context) error {
 	var r rig.FrontendReport
 	err := s.up().Debug(ctx, "frontend", &r)

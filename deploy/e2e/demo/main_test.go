@@ -9,7 +9,8 @@ import (
 	"meshlog.dev/deploy/e2e/rig"
 )
 
-// TestMain gives all demos the network that main gives the one with Kubernetes.
+// TestMain gives all demos the network that main gives only the demo with
+// Kubernetes.
 func TestMain(m *testing.M) {
 	if err := rig.Isolate(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -18,7 +19,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// Every step of the demos holds.
+// Every step of the demos succeeds.
 func TestDemo(t *testing.T) {
 	t.Parallel()
 	holds(t, newStage, "What runs", "0/100", "PUT routes.yaml:2", "Everything dies", "what the file held before stays", "envoy-2 answers", "all from shop-v1")
@@ -40,6 +41,6 @@ func holds(t *testing.T, begin func(scene) play, says ...string) {
 		}
 	}
 	if strings.Contains(out.String(), "\x1b") {
-		t.Errorf("colours, and no terminal:\n%s", out.String())
+		t.Errorf("colours although the output is not a terminal:\n%s", out.String())
 	}
 }

@@ -70,7 +70,7 @@ func (s *stage) set(ctx context.Context) (err error) {
 // proxy returns the Envoy that serves.
 func (s *scene) proxy() *rig.Envoy { return s.envoy }
 
-// up returns the one process.
+// up returns the process of `meshlog up`.
 func (s *scene) up() *rig.Server { return s.mesh.Frontends[0] }
 
 // split measures the steady load and checks that it follows the weights. It

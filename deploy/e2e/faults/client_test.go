@@ -91,7 +91,7 @@ func (m *mesh) misbehave(t *testing.T, b bad, quiet time.Duration) {
 						return b.does(ctx, stream, node, &received)
 					})
 					if ctx.Err() == nil && !b.ends {
-						t.Errorf("%s: the stream has ended: %v", node.Id, err)
+						t.Errorf("%s: the stream ended: %v", node.Id, err)
 						return
 					}
 					again(ctx)
@@ -113,7 +113,7 @@ func (m *mesh) misbehave(t *testing.T, b bad, quiet time.Duration) {
 		t.Errorf("the frontends hold %d MiB, %d MiB before", after>>20, before>>20)
 	}
 	if perSecond > responsesOfBad {
-		t.Errorf("each of them was sent %.0f responses a second", perSecond)
+		t.Errorf("each client was sent %.0f responses a second", perSecond)
 	}
 }
 

@@ -15,7 +15,7 @@ import (
 // nodeDisk is the disk size, in MiB, of a NATS server whose disk a test fills.
 const nodeDisk = 64
 
-// onThree is a mesh on three NATS servers. If there is a network, each process
+// onThree starts a mesh on three NATS servers. If network is not nil, each process
 // has its own place on it.
 func onThree(folder string, network *rig.Network, builders, twins int, ofBuilders ...string) arrangement {
 	return func(ctx context.Context, dir, config string) (*rig.Mesh, error) {

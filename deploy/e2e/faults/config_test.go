@@ -18,7 +18,7 @@ const (
 	filesOfConfig
 )
 
-// The headers in which Envoy reports by which revision of a file it routed.
+// The headers in which Envoy reports the revision of a file by which it routed.
 const (
 	routesHeader = "x-routes"
 	extraHeader  = "x-extra"
@@ -27,7 +27,7 @@ const (
 // extraHost is the host of the requests that the file extra.yaml routes.
 const extraHost = "extra.shop"
 
-// gatewayYAML says where an Envoy with the label listens.
+// gatewayYAML sets where an Envoy with the label listens.
 const gatewayYAML = `apiVersion: networking.istio.io/v1
 kind: Gateway
 metadata: {name: %[1]s, namespace: demo}
@@ -76,8 +76,8 @@ spec:
     - {name: v2, labels: {version: v2}}
 `
 
-// extraYAML is a service that is replaced by another one with each revision, and
-// the route to it.
+// extraYAML is a service and the route to it. Each revision replaces the service by
+// another one.
 const extraYAML = `apiVersion: networking.istio.io/v1
 kind: VirtualService
 metadata: {name: extra, namespace: demo}

@@ -44,7 +44,8 @@ func TestNetworkCut(t *testing.T) {
 		return n.Name
 	}
 
-	// Cut off from the whole bus: for a moment, and long enough to be noticed.
+	// Processes are cut off from the whole bus: for a moment, and long enough to be
+	// noticed.
 	for _, c := range []struct {
 		what    string
 		part    func(*testing.T) string
@@ -70,7 +71,7 @@ func TestNetworkCut(t *testing.T) {
 			heal(t)
 		})
 	}
-	// Cut off from the one server that leads the log.
+	// Processes are cut off only from the server that leads the log.
 	for what, part := range map[string]func(*testing.T) string{
 		"watcher": named("watcher"), "leader": leader, "standby": standby, "frontend": named("frontend-1"),
 	} {

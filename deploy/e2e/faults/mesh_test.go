@@ -44,7 +44,7 @@ type arrangement func(ctx context.Context, dir, config string) (*rig.Mesh, error
 // most of a minute to agree on a leader.
 const patience = 4 * time.Minute
 
-// onOne is a mesh of the programs in a folder of bin/ on one NATS server.
+// onOne starts a mesh of the programs in a folder of bin/ on one NATS server.
 func onOne(folder string, builders, twins int) arrangement {
 	return func(ctx context.Context, dir, config string) (*rig.Mesh, error) {
 		nats, err := rig.StartNATS(ctx, dir)

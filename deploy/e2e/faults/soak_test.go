@@ -61,8 +61,8 @@ func TestKilledAtEachStepOnThreeNATS(t *testing.T) {
 	}
 }
 
-// goesOn lets the standby take over, and kills it at a step while it leads. At
-// the steps that it reaches as a standby, it is killed before.
+// goesOn lets the standby take over, and kills it at a step while it leads. At steps
+// that a standby reaches too, it is killed before it leads.
 func goesOn(t *testing.T, arranged arrangement) {
 	m := start(t, arranged)
 	for _, point := range points(t) {

@@ -21,8 +21,7 @@ const (
 // reached bounds how long a process takes to reach a step.
 const reached = 20 * time.Second
 
-// way is how a process reaches a step that it does not reach by itself under
-// load.
+// way makes a process reach a step that it does not reach by itself under load.
 type way struct {
 	pass   string // the pass at which it is killed, if that is not the first
 	before func(*mesh, *testing.T, *rig.Server)

@@ -8,9 +8,9 @@ import (
 	"testing"
 )
 
-// The active watcher of a source is silent for longer than its twin waits. The
-// twin becomes active, and stays active when the first watcher is back, wherever
-// that one was stopped.
+// The active watcher of a source is silent for longer than its twin waits. The twin
+// becomes active, and stays active when the first watcher is back, at whatever step
+// the first watcher was stopped.
 func TestTwin(t *testing.T) {
 	m := start(t, onOne(withStops, 2, 1))
 	m.fault(t, "killed", func(t *testing.T) {
@@ -47,8 +47,8 @@ func TestTwin(t *testing.T) {
 	}
 }
 
-// speaker demands that the watcher (0) or its twin (1) is active, and that the
-// other one stands by, or does once it has noticed.
+// speaker waits until the watcher (0) or its twin (1) is active, and the other one
+// stands by.
 func (m *mesh) speaker(t *testing.T, want int) {
 	t.Helper()
 	for i, s := range append(m.Twins[:0:0], m.Watcher, m.Twins[0]) {

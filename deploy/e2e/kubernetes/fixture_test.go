@@ -25,9 +25,9 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// world is two clusters, a mesh that watches both, and two Envoys: one with state
-// of the world and one with delta. The shop is configured in the east; its
-// Service is in both.
+// world holds two clusters, a mesh that watches both, and two Envoys: one with state
+// of the world and one with delta. The shop is configured in the east; its Service is
+// in both.
 type world struct {
 	dir        string
 	east, west *cluster.Cluster
@@ -297,7 +297,7 @@ func (w *world) objects(ctx context.Context, t *testing.T) map[string]int {
 	return n
 }
 
-// same demands that the served configuration is the one of a version.
+// same demands that the served configuration is that of an earlier version.
 func (w *world) same(ctx context.Context, t *testing.T, before rig.Version) {
 	t.Helper()
 	var diff struct {

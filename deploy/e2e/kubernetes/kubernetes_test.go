@@ -51,7 +51,7 @@ func (w *world) changed(ctx context.Context, t *testing.T) {
 	w.weigh(ctx, t, 50, 50)
 	w.share(ctx, t, "v2", 50)
 
-	// Without a route Envoy answers 404; with the route, as before.
+	// Without a route Envoy answers 404. With the route it serves as before.
 	before := w.serving(ctx, t)
 	must(t, w.shop.DeleteRoutes(ctx, w.east))
 	w.acked(ctx, t, rig.RouteConfiguration, before)
@@ -104,8 +104,8 @@ func (w *world) scaled(ctx context.Context, t *testing.T) {
 	})
 }
 
-// watcherDead kills a watcher while requests flow. Changes made meanwhile,
-// deletions too, arrive when it is back, and none before.
+// watcherDead kills a watcher while requests flow. Changes made meanwhile, including
+// deletions, arrive when it is back, and not before.
 func (w *world) watcherDead(ctx context.Context, t *testing.T) {
 	watcher := w.mesh.Kube[eastern][0]
 	w.during(ctx, t, func() {
@@ -244,8 +244,8 @@ func (w *world) definitionGone(ctx context.Context, t *testing.T) {
 			return err
 		}))
 	})
-	// The definition is back, and the objects are written again: they count as
-	// they are.
+	// The definition is back, and the objects are written again: they take
+	// effect.
 	must(t, w.east.InstallIstioCRDs(ctx, definition))
 	w.weigh(ctx, t, 0, 100)
 	w.share(ctx, t, "v2", 100)

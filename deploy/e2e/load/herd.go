@@ -129,7 +129,7 @@ func startHerd(ctx context.Context) (*herd, error) {
 	return h, h.cmd.Start()
 }
 
-// tell sends an order and waits for the answer.
+// tell sends an order and waits for the herd's report.
 func (h *herd) tell(o order) (herdReport, error) {
 	var r herdReport
 	if err := h.ordered.Encode(o); err != nil {

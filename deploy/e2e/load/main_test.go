@@ -26,7 +26,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// The program works. The test does not check how fast it is.
+// The program runs and reports all cases. The test does not check the figures.
 func TestRun(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -88,8 +88,8 @@ func TestRunKubernetes(t *testing.T) {
 		t.Errorf("cold %+v of %d objects", c, r.objects)
 	}
 	for _, m := range r.changes {
-		// The builder notes Published when the bus has answered it. A frontend
-		// may have the version, and Envoy its change, before that.
+		// The builder notes Published when the bus has acknowledged the publish. A
+		// frontend may have the version, and Envoy the change, before that.
 		if len(m.acks) != p.streams || m.envoy.Before(m.Built) {
 			t.Errorf("change %+v", m)
 		}

@@ -119,7 +119,8 @@ func (c changed) all() []time.Duration {
 	return c.but(func(round) time.Duration { return 0 })
 }
 
-// but is all without a part of each round that does not count.
+// but returns the same times as all, without the part of each round that does not
+// count.
 func (c changed) but(part func(round) time.Duration) []time.Duration {
 	var all []time.Duration
 	for _, r := range c.rounds {

@@ -23,7 +23,7 @@ type plan struct {
 	rounds  int   // changes of each kind
 	mode    fleet.Mode
 	// pause separates two rounds, so that a round does not overlap with the ACKs
-	// of the one before.
+	// of the previous round.
 	pause time.Duration
 }
 
@@ -136,7 +136,7 @@ func (r *results) measure(ctx context.Context, dir string, mesh *rig.Mesh, w *wo
 	return nil
 }
 
-// learn finds out which names there are to ask for.
+// learn finds out the names that proxies ask for.
 func learn(ctx context.Context, mesh *rig.Mesh, w *world.World, p plan) (*fleet.Lesson, error) {
 	node, err := fleet.Sidecar(0, w.Namespace(0))
 	if err != nil {

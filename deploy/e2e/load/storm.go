@@ -164,7 +164,7 @@ func sidecars(w *world.World, first, n int) ([][]byte, error) {
 	return nodes, nil
 }
 
-// storming is a scenario that is set up.
+// storming is a scenario whose processes run.
 type storming struct {
 	p       stormPlan
 	s       scenario

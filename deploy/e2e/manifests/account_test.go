@@ -45,8 +45,8 @@ func serviceAccount(ctx context.Context, t *testing.T, c *cluster.Cluster, name 
 	return a
 }
 
-// mountAccount runs a command with an account mounted in the place where pods
-// have theirs, because no kubelet runs.
+// mountAccount runs a command with an account mounted at the path where a kubelet
+// would mount it.
 const mountAccount = `set -e
 run=$(readlink -f /var/run)
 mount -t tmpfs none "$run"
@@ -54,8 +54,7 @@ mkdir -p "$run/secrets/kubernetes.io"
 cp -R "$0" "$run/secrets/kubernetes.io/serviceaccount"
 exec "$@"`
 
-// given returns a command line and environment that run a command with the
-// account.
+// given returns the command line and environment that run a command with the account.
 func (a account) given(argv, env []string) (with, withEnv []string) {
 	return append([]string{"unshare", "--mount", "sh", "-c", mountAccount, a.dir}, argv...),
 		append(env, "KUBERNETES_SERVICE_HOST="+a.host, "KUBERNETES_SERVICE_PORT="+a.port)

@@ -120,8 +120,8 @@ func pod(t *testing.T, u *unstructured.Unstructured) (string, bool) {
 	return string(b), true
 }
 
-// checkSettings demands that the variables of a program of ours are settings of
-// it.
+// checkSettings demands that the variables of a meshlog program are settings of that
+// program.
 func checkSettings(t *testing.T, u *unstructured.Unstructured) {
 	t.Helper()
 	w, ok := workloadOf(t, u)
@@ -141,7 +141,7 @@ func checkSettings(t *testing.T, u *unstructured.Unstructured) {
 		setting, ours := strings.CutPrefix(e.Name, "MESHLOG_")
 		flag := "--" + strings.ToLower(strings.ReplaceAll(setting, "_", "-")) + " "
 		if ours && !strings.Contains(string(help), flag) {
-			t.Errorf("%s: %s is no setting of it", name, e.Name)
+			t.Errorf("%s: %s is not a setting of the program", name, e.Name)
 		}
 	}
 }
@@ -182,8 +182,8 @@ func checkNames(t *testing.T, all []*unstructured.Unstructured) {
 	}
 }
 
-// selects returns the pods that an object is about, then the pods that it admits,
-// and the ports of the former that it names.
+// selects returns selectors of the pods that an object applies to, then of the pods
+// that it admits, and the ports that it names of the pods that it applies to.
 func selects(t *testing.T, u *unstructured.Unstructured) (pods []labels.Selector, ports []intstr.IntOrString) {
 	t.Helper()
 	add := func(s *metav1.LabelSelector) {

@@ -23,10 +23,9 @@ import (
 	"meshlog.dev/deploy/testkit/testport"
 )
 
-// kubelet runs the containers of workloads as processes of this machine. A volume
-// becomes a directory, which each process knows by its own path, and a port
-// becomes another port of loopback. kubelet replaces both wherever the manifests
-// use them.
+// kubelet runs the containers of workloads as processes of this machine. It replaces
+// each volume's path by a directory, and each port by a free port of loopback,
+// wherever the manifests use them.
 type kubelet struct {
 	*testing.T
 	ctx context.Context
@@ -178,7 +177,7 @@ func (k *kubelet) mount(dir, name string, w *workload, c corev1.Container) (path
 	return paths
 }
 
-// content returns the files of a volume.
+// content returns the texts of a volume's files, by path.
 func (k *kubelet) content(namespace string, v corev1.Volume) map[string]string {
 	k.Helper()
 	all := map[string]string{}
@@ -213,7 +212,7 @@ var (
 	ofEnvoy = regexp.MustCompile(`address: ([a-z0-9.-]+), port_value: ([0-9]+)`)
 )
 
-// here replaces the ports of pods by ports of this machine.
+// here replaces the addresses of pods by addresses on this machine.
 func (k *kubelet) here(pod, s string) string {
 	s = address.ReplaceAllStringFunc(s, func(a string) string {
 		m := address.FindStringSubmatch(a)
@@ -271,8 +270,8 @@ func (k *kubelet) program(command string) string {
 	return path
 }
 
-// probe returns a function that does what a probe does. The only program that a
-// probe may run in the container is wget.
+// probe returns a function that performs a probe. The only program that a probe may
+// run in the container is wget.
 func (k *kubelet) probe(pod string, c corev1.Container, p *corev1.Probe) probe {
 	k.Helper()
 	at := func(port intstr.IntOrString) string {

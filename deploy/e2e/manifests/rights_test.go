@@ -71,12 +71,12 @@ func TestRights(t *testing.T) {
 				if ok, err := may(ctx, r); err != nil || ok {
 					return err
 				}
-				return fmt.Errorf("it has no such right")
+				return fmt.Errorf("the account lacks this right")
 			}))
 		}
 		for _, r := range step.not {
 			if ok, err := may(t.Context(), r); err != nil || ok {
-				t.Errorf("%s: it has this right (%v)", r, err)
+				t.Errorf("%s: the account has this right (%v)", r, err)
 			}
 		}
 	}

@@ -18,7 +18,7 @@ import (
 	"meshlog.dev/deploy/testkit/program"
 )
 
-// EnvoyConfig says how an Envoy connects to a mesh.
+// EnvoyConfig sets how an Envoy connects to a mesh.
 type EnvoyConfig struct {
 	// Node is the node id, and the name of the process; unique among Envoys that
 	// share Dir.

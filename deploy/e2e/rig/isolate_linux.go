@@ -49,7 +49,7 @@ func Isolate() error {
 	return fmt.Errorf("cannot create a network for this program: %w: %s", errors.Join(errs...), permit)
 }
 
-// permit says what to do if namespaces are forbidden.
+// permit is the advice if namespaces are forbidden.
 const permit = "run it as root; or let users make namespaces, which these settings forbid where a system has them: " +
 	"user.max_user_namespaces=0, kernel.unprivileged_userns_clone=0, kernel.apparmor_restrict_unprivileged_userns=1 (sysctl -w); " +
 	"or, in a container, give it CAP_SYS_ADMIN"

@@ -31,8 +31,8 @@ type inside struct {
 	Joined    []string // result of joining with other addresses present
 }
 
-// beInside is that program: it prints its report, and ends with code 5 on
-// SIGTERM.
+// beInside is the program that calls Isolate. It prints its report, and ends with
+// code 5 on SIGTERM.
 func beInside(server string) int {
 	if err := Isolate(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -127,7 +127,7 @@ func TestIsolate(t *testing.T) {
 			"RIG_ISOLATED is set, and this is no network of its own: unset it",
 		},
 	}
-	// A machine may have this address family or not.
+	// The machine may lack this address family.
 	saw.Addresses = slices.DeleteFunc(saw.Addresses, func(a string) bool { return a == "::1" })
 	if diff := cmp.Diff(want, saw); diff != "" {
 		t.Errorf("inside (-want +got):\n%s", diff)
@@ -140,7 +140,7 @@ func TestIsolate(t *testing.T) {
 		t.Errorf("our network is %s, the child's %s, %v", ours, theirs, err)
 	}
 	if err := p.Stop(); err == nil || !strings.Contains(err.Error(), "exit status 5") {
-		t.Errorf("SIGTERM to one that ends with code 5: %v", err)
+		t.Errorf("SIGTERM to a process that ends with code 5: %v", err)
 	}
 	if after, err := addresses(); err != nil || !cmp.Equal(before, after) {
 		t.Errorf("this machine had the addresses %v, and has %v, %v", before, after, err)
@@ -150,6 +150,6 @@ func TestIsolate(t *testing.T) {
 // A program that did not call Isolate gets no address.
 func TestNotIsolated(t *testing.T) {
 	if a, err := OwnAddress(); err == nil || !strings.Contains(err.Error(), "rig.Isolate") {
-		t.Errorf("an address outside: %q, %v", a, err)
+		t.Errorf("OwnAddress without Isolate: %q, %v", a, err)
 	}
 }

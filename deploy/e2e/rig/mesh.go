@@ -139,7 +139,7 @@ type Mesh struct {
 	// Otherwise they are nil.
 	NATS    *NATS
 	Cluster *NATSCluster
-	// Data is the data directory of the one process, or "".
+	// Data is the data directory of `meshlog up`, or "" with separate processes.
 	Data string
 
 	servers []*Server

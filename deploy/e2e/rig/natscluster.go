@@ -25,8 +25,7 @@ type NATSCluster struct {
 	TokenFile string
 }
 
-// ClusterOptions says where the servers of a cluster run; the zero value is
-// loopback.
+// ClusterOptions sets where the servers of a cluster run; the zero value is loopback.
 type ClusterOptions struct {
 	// Hosts are the addresses that the servers listen on, one each.
 	Hosts []string
@@ -124,7 +123,7 @@ func (c *NATSCluster) Leader(ctx context.Context, stream string) (leader *NATS, 
 			switch {
 			case err != nil:
 				errs = append(errs, err)
-			case s.Cluster.Leader == n.Name: // only the leader's own report counts: other servers may not know of an election yet
+			case s.Cluster.Leader == n.Name: // only the leader's own report counts: the others may not know of an election yet
 				leader = n
 				return nil
 			}
@@ -134,7 +133,7 @@ func (c *NATSCluster) Leader(ctx context.Context, stream string) (leader *NATS, 
 	return leader, err
 }
 
-// Others returns the servers other than one.
+// Others returns all servers except one.
 func (c *NATSCluster) Others(than *NATS) []*NATS {
 	var others []*NATS
 	for _, n := range c.Nodes {

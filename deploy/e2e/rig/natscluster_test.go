@@ -74,7 +74,7 @@ func TestNATSCluster(t *testing.T) {
 
 	n = leader()
 	if n.Wipe() == nil {
-		t.Error("data was deleted under a server that runs")
+		t.Error("the data of a running server was deleted")
 	}
 	n.Kill()
 	must(n.Wipe())
@@ -92,6 +92,6 @@ func TestNATSCluster(t *testing.T) {
 	must(err)
 	// The server may have stored a publish that it did not acknowledge.
 	if s.State.First != 1 || s.State.Last < uint64(acked) {
-		t.Errorf("the stream has %d to %d, and %d were acknowledged", s.State.First, s.State.Last, acked)
+		t.Errorf("the stream has records %d to %d, but %d were acknowledged", s.State.First, s.State.Last, acked)
 	}
 }

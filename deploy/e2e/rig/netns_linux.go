@@ -32,7 +32,7 @@ type cut struct {
 	rules     [][]string
 }
 
-// Here is the place of processes that joined no network, this process included.
+// Here is the place of processes that joined no network, such as this process.
 const Here = "here"
 
 // NewNetwork creates a switch and connects this machine to it. It removes

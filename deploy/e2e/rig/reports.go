@@ -118,8 +118,8 @@ type TypeStatus struct {
 	}
 	HeldBack    []string
 	Quarantined []string
-	// Unanswered is since when a response has had no answer; nil: every response
-	// has one.
+	// Unanswered is the time since which a response has no answer; nil: all
+	// responses are answered.
 	Unanswered *time.Time
 }
 

@@ -1,11 +1,11 @@
 // Package rig runs the real parts that tests, the demo and the bench drive from
 // outside: the programs in bin/, a NATS server, Envoy, backends behind it and
-// clients in front of it. It knows only what a user knows of meshlog: files,
-// flags, ports and `-o json`.
+// clients in front of it. It uses meshlog only as a user does: by files, flags,
+// ports and `-o json`.
 //
 // A test ends every process that it started. All traffic stays on loopback, or in
-// networks without another machine: the one that Isolate makes for a whole
-// program, and a Network.
+// networks without another machine: the network that Isolate makes for a whole
+// program, or a Network.
 package rig
 
 import (

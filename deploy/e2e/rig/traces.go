@@ -68,12 +68,12 @@ func (t *Traces) URL() string { return "http://" + t.addr }
 
 // Stop closes the receiver.
 func (t *Traces) Stop() {
-	_ = t.server.Close() // no trace is needed any more
+	_ = t.server.Close() // lost traces do not matter any more
 	<-t.served
 }
 
-// Spans returns all spans received so far. The error says that a process sent
-// something other than OTLP.
+// Spans returns all spans received so far. It is an error if a process sent something
+// other than OTLP.
 func (t *Traces) Spans() ([]Span, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

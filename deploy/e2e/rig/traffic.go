@@ -20,7 +20,7 @@ type Flow struct {
 	clients []*flowClient
 }
 
-// FlowConfig says which requests a Flow sends.
+// FlowConfig sets which requests a Flow sends.
 type FlowConfig struct {
 	URL  string
 	Host string // Host header of the requests; empty: the host of URL

@@ -67,7 +67,7 @@ func New(dir string, v1, v2 []int) (*Shop, error) {
 // URL returns the address on which Envoy accepts requests.
 func (s *Shop) URL() string { return fmt.Sprintf("http://127.0.0.1:%d/", s.Port) }
 
-// Weights saves the routes with new weights, and returns when.
+// Weights saves the routes with new weights, and returns the time of the save.
 func (s *Shop) Weights(v1, v2 int) (time.Time, error) {
 	text, err := s.Weighted(v1, v2)
 	if err != nil {
@@ -89,8 +89,8 @@ func Weighted(text string, v1, v2 int) string {
 	return first + fmt.Sprintf("weight: %d", v1) + strings.Replace(second, "weight: 10", fmt.Sprintf("weight: %d", v2), 1)
 }
 
-// Endpoints saves the versions with the ports of their endpoints, and returns
-// when.
+// Endpoints saves the versions with the ports of their endpoints, and returns the
+// time of the save.
 func (s *Shop) Endpoints(v1, v2 []int) (time.Time, error) {
 	text, err := s.read(Versions)
 	if err != nil {

@@ -13,11 +13,11 @@ import (
 	"golang.org/x/tools/txtar"
 )
 
-// Pairs reads the archives testdata/*.txtar. Their sections are pairs: an input,
-// NAME.yaml or NAME.json, and NAME.ext, the output that run returns for it. An
-// empty output is written as "none", so that an empty section always fails. With
-// update, Pairs writes the outputs instead of comparing them. run also gets the
-// archive's comment.
+// Pairs reads the archives testdata/*.txtar and compares outputs. The sections of an
+// archive are pairs: an input, NAME.yaml or NAME.json, and NAME.ext, the output that
+// run returns for it. run also gets the archive's comment. An empty output is written
+// as "none", so that an empty section always fails. With update, Pairs writes the
+// outputs instead of comparing them.
 func Pairs(t *testing.T, update bool, ext string, run func(t *testing.T, comment string, input []byte) string) {
 	t.Helper()
 	for _, file := range files(t) {

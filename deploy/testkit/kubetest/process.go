@@ -20,7 +20,7 @@ const (
 // Process is etcd or the API server. It keeps its port and its data when it is
 // restarted. Its methods must not be called concurrently.
 type Process struct {
-	*program.Process // of the last start
+	*program.Process // the process of the last start
 
 	name, dir string
 	argv      []string

@@ -93,7 +93,7 @@ func testProxyIntercepts(t *testing.T, s *Server) {
 		t.Errorf("%d namespaces, want the empty list that Intercept returns", len(l.Items))
 	}
 	if l, err = d.Resource(services).List(t.Context(), metav1.ListOptions{}); err != nil || len(l.Items) == 0 {
-		t.Errorf("services: %v, %v, want those of the API server", l, err)
+		t.Errorf("services: %v, %v, want the services of the API server", l, err)
 	}
 
 	p.Intercept(func(w http.ResponseWriter, _ *http.Request) bool {

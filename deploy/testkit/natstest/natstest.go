@@ -150,8 +150,8 @@ func (s *Server) Connect(t testing.TB) *nats.Conn {
 }
 
 // Connect connects to one of several URLs, separated by commas, and closes the
-// connection after the test. The client reconnects at once and for ever, and fails
-// requests while it is disconnected instead of buffering them.
+// connection after the test. The client reconnects at once and without a limit. While
+// it is disconnected, it fails requests instead of buffering them.
 func Connect(t testing.TB, urls string, opts ...nats.Option) *nats.Conn {
 	t.Helper()
 	opts = append(opts, nats.ReconnectBufSize(-1),

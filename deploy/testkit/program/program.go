@@ -74,8 +74,8 @@ func (p *Process) PID() int { return p.cmd.Process.Pid }
 // Done returns a channel that is closed once the process has ended.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
-// Running returns nil, or an error that says how the process ended and what it
-// printed last.
+// Running returns nil, or an error with the way the process ended and its last
+// output.
 func (p *Process) Running() error {
 	select {
 	case <-p.done:

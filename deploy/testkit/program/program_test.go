@@ -14,8 +14,8 @@ import (
 	"meshlog.dev/deploy/testkit/program"
 )
 
-// The test binary is also the process that the tests start: it prints "up" and
-// ends on SIGTERM with the code that it was given.
+// The test binary is also the process that the tests start. PROGRAM_CHILD selects how
+// that process ends: by itself, or on SIGTERM with code 0 or another code.
 func TestMain(m *testing.M) {
 	switch os.Getenv("PROGRAM_CHILD") {
 	case "":

@@ -14,8 +14,8 @@ import (
 	"meshlog.dev/deploy/testkit/testport"
 )
 
-// takers is set to a number of ports for a run of the test binary that takes
-// ports and keeps them until its standard input ends.
+// takers is the variable that makes a run of the test binary take this number of
+// ports, and keep them until its standard input ends.
 const takers = "MESHLOG_TEST_TAKE_PORTS"
 
 func TestMain(m *testing.M) {
@@ -85,7 +85,7 @@ func TestTheOwnerListens(t *testing.T) {
 	addr := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
 	if c, err := net.ListenPacket("udp4", addr); err == nil {
 		c.Close()
-		t.Error("the claim is gone")
+		t.Error("the claim was lost in a garbage collection")
 	}
 	l, err := net.Listen("tcp", addr)
 	if err != nil {

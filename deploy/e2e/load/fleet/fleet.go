@@ -61,7 +61,7 @@ func Connect(ctx context.Context, c Config) (*Fleet, *Wave) {
 	return f, w
 }
 
-// errClosed is how proxies of a closed fleet end.
+// errClosed is the error with which proxies of a closed fleet end.
 var errClosed = errors.New("the fleet is closed")
 
 // Close disconnects all proxies and waits for them.
@@ -91,7 +91,7 @@ type Wave struct {
 	body  []byte // the response of the first proxy
 }
 
-// Expect begins a wave; the one before must have ended.
+// Expect begins a wave. The previous wave must have ended.
 func (f *Fleet) Expect(t Type) *Wave {
 	w := &Wave{fleet: f, typ: t, at: make([]time.Time, f.size), done: make(chan struct{})}
 	w.left.Store(int64(f.size))

@@ -21,7 +21,7 @@ func field(n protowire.Number, parts ...string) []byte {
 	return protowire.AppendString(protowire.AppendTag(nil, n, protowire.BytesType), strings.Join(parts, ""))
 }
 
-// text is field as a part of another field.
+// text returns an encoded field as a part of another field.
 func text(n protowire.Number, parts ...string) string { return string(field(n, parts...)) }
 
 const (
@@ -31,7 +31,8 @@ const (
 	newRoutes = "weights 80 and 20"
 )
 
-// script is one cluster "a" of EDS, and one listener with the routes "80".
+// script returns responses with one cluster "a" of EDS, and one listener with the
+// routes "80".
 func script() floor.Script {
 	return floor.Script{
 		First: map[string][]byte{

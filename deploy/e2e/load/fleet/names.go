@@ -29,7 +29,7 @@ var (
 	anyValue        = path{2}
 	deltaValue      = path{2, 2}     // of Resource: resource.value
 	filterConfigs   = path{3, 3, 4}  // filter_chains.filters.typed_config
-	defaultConfigs  = path{25, 3, 4} // the same in default_filter_chain
+	defaultConfigs  = path{25, 3, 4} // the same field in default_filter_chain
 	managerRoutes   = path{3, 2}     // rds.route_config_name of an HttpConnectionManager
 	resourceMessage = map[Mode]path{SotW: anyValue, Delta: deltaValue}
 )

@@ -87,12 +87,12 @@ func (p *proxy) converse(ctx context.Context, conn *grpc.ClientConn) error {
 		return err
 	}
 	first := p.fleet.phrases[CDS].first(p.fleet.mode, p.node)
-	// After EOF, receiving returns the error.
+	// After EOF, RecvMsg returns the error.
 	if err := stream.SendMsg(first); err != nil && !errors.Is(err, io.EOF) {
 		return err
 	}
 	for {
-		// Only the first proxy keeps what it receives; all get the same.
+		// Only the first proxy keeps its responses, because all proxies get the same.
 		r := response{keep: p.index == 0 && p.synced}
 		if err := stream.RecvMsg(&r); err != nil {
 			return gone(err)
@@ -127,7 +127,7 @@ func (p *proxy) take(stream grpc.ClientStream, r *response) error {
 	return nil
 }
 
-// gone says that the server ended the stream if grpc only returns EOF.
+// gone replaces an EOF of grpc by an error that the server ended the stream.
 func gone(err error) error {
 	if errors.Is(err, io.EOF) {
 		return errors.New("the server ended the stream")

@@ -9,7 +9,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// The frames of a response end anywhere.
+// A response is read wherever its frames end.
 func TestResponseOfAnyFrames(t *testing.T) {
 	var body []byte
 	body = appendText(body, responseVersion, "v1")
@@ -46,12 +46,12 @@ func TestCutOffResponse(t *testing.T) {
 	body := appendText(nil, responseVersion, "version")
 	for n := 1; n < len(body); n++ {
 		if err := (codec{}).Unmarshal(mem.BufferSlice{mem.SliceBuffer(body[:n])}, &response{}); err == nil {
-			t.Errorf("%d of %d bytes are read without an error", n, len(body))
+			t.Errorf("the first %d of %d bytes are read without an error", n, len(body))
 		}
 	}
 }
 
-// said decodes a request to field numbers and texts.
+// said decodes a request into texts by field number.
 func said(t *testing.T, r request) map[protowire.Number][]string {
 	t.Helper()
 	out := map[protowire.Number][]string{}

@@ -92,8 +92,8 @@ type Change struct {
 	// Written is when the request began, Answered when the API server had
 	// answered.
 	Written, Answered time.Time
-	// Token is in the response that every proxy gets for the change, and in no
-	// earlier response.
+	// Token occurs in the response that every proxy gets for the change, and in
+	// no earlier response.
 	Token []byte
 }
 

@@ -55,8 +55,8 @@ func (s service) endpoint(i int) string {
 // Change is a change that was saved.
 type Change struct {
 	Saved time.Time
-	// Token is in the response that every proxy gets for the change, and in no
-	// earlier response.
+	// Token occurs in the response that every proxy gets for the change, and in
+	// no earlier response.
 	Token []byte
 }
 

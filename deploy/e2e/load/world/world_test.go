@@ -50,11 +50,11 @@ func TestWorld(t *testing.T) {
 				t.Fatal(err)
 			}
 			if len(c.Token) == 0 || c.Saved.IsZero() {
-				t.Errorf("a change says %+v", c)
+				t.Errorf("a change lacks a token or a time: %+v", c)
 			}
 			for _, before := range tokens {
 				if bytes.Contains(c.Token, before) {
-					t.Errorf("%q is said twice", before)
+					t.Errorf("a token contains the earlier token %q", before)
 				}
 			}
 			tokens = append(tokens, c.Token)

@@ -1,6 +1,6 @@
-// Package xdsclient runs a gRPC client that gets its configuration by xDS,
-// without a proxy, and servers for it to call. It is separate from rig because it
-// links all of grpc-go's xDS client, which the demo does not need.
+// Package xdsclient runs a gRPC client that gets its configuration by xDS, without a
+// proxy, and servers that it can call. It is separate from rig because it links all of
+// grpc-go's xDS client, which the demo does not need.
 package xdsclient
 
 import (

@@ -17,7 +17,7 @@ import (
 
 // Found is the result for one expression.
 type Found struct {
-	// Error says why the expression is not valid; empty: it is valid.
+	// Error is the reason why the expression is not valid; empty: it is valid.
 	Error string `json:"error,omitempty"`
 	// Metrics are the names of its metrics, with the labels that the expression
 	// uses of each: in its selector, or in the operations on it.
