@@ -202,7 +202,7 @@ func TestTakeover(t *testing.T) {
 
 // TestWarmTwin checks that a twin reads its source after 20 s of silence, so that it
 // can list at once when it takes over. If the holder publishes again, the twin drops
-// what it read.
+// the listing.
 func TestWarmTwin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		objects := map[string]string{"x": "1"}

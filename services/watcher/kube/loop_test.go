@@ -11,7 +11,8 @@ import (
 	"meshlog.dev/services/watcher/kube/apiserver"
 )
 
-// TestNothingDueIsMissed: something becomes due between a step and the following wait.
+// TestNothingDueIsMissed: the watcher also does work that becomes due between a step and the
+// following wait.
 func TestNothingDueIsMissed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		access := &rest.Config{Host: "127.0.0.1:1"}

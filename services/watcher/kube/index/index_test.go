@@ -267,8 +267,8 @@ func TestPodChangeIsItsSlicesOnly(t *testing.T) {
 	c.says("+EndpointSlice prod/a-1", "-Pod prod/p1")
 }
 
-// TestPodsByAddress: an endpoint without a targetRef is the only pod with its address as
-// own address (POD-3).
+// TestPodsByAddress: an endpoint without a targetRef gets the data of the pod with its
+// address, if exactly one pod has this address for itself (POD-3).
 func TestPodsByAddress(t *testing.T) {
 	c := newCluster(t)
 	c.add("EndpointSlice", slice("prod", "a-1", "a", "@10.0.0.7"))
