@@ -351,7 +351,7 @@ func (e *entry) effect() string {
 	case e.good == nil:
 		return "the object is not served"
 	case e.good == e.offered && slices.ContainsFunc(e.problems, func(d problem.Diagnostic) bool { return d.Severity == problem.Error }):
-		return "it is served all the same, because another build published it as good"
+		return "it is served, because another build published it as good"
 	case e.good == e.offered:
 		return ""
 	case e.goodSeq == 0:
