@@ -54,8 +54,8 @@ type childTask struct {
 	Floor bool
 }
 
-// childStats is what a child prints when it listens, and after each line that it
-// reads.
+// childStats is the JSON that a child prints once it listens, and after each line
+// that it reads from standard input.
 type childStats struct {
 	Address     string
 	CPU         time.Duration // so far

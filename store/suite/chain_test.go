@@ -492,7 +492,7 @@ func testFollowCancelled(t *testing.T, bus Bus) {
 // A follower ahead of the head gets one error per head.
 func testMismatchAhead(t *testing.T, bus Bus) { mismatch(t, bus, history(4)[3]) }
 
-// So does a follower that has the head's version with other content.
+// A follower that has other content at the head's version gets one error per head.
 func testMismatchContent(t *testing.T, bus Bus) {
 	mismatch(t, bus, next(store.Stored{}, history(3)[2].Version(), rows{"a": is("1")}))
 }

@@ -344,8 +344,9 @@ func (e *entry) diagnostics() []problem.Diagnostic {
 	return out
 }
 
-// effect returns the text of a diagnostic about the entry: what is served now,
-// while the source offers a value with a problem.
+// effect returns the Effect of the entry's diagnostics: which value frontends serve
+// although the offered one has a problem. It is empty if that is the offered value,
+// with warnings only.
 func (e *entry) effect() string {
 	switch {
 	case e.good == nil:

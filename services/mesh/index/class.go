@@ -313,7 +313,7 @@ func (pc *PushContext) Classes() []ProxyClass {
 // setOf returns the set of selectors with these texts.
 func setOf(texts []string) SelectorSet {
 	if len(texts) == 0 {
-		return "" // most often
+		return "" // the usual case
 	}
 	slices.Sort(texts)
 	return SelectorSet(strings.Join(texts, "\n"))

@@ -1,5 +1,5 @@
-// Package proxy describes a connected client: what it says of itself in the node
-// of its first request, read the way Istio writes it.
+// Package proxy describes a connected client. It reads the properties that the
+// client gives in the node of its first request, in Istio's format.
 //
 // It is pure.
 package proxy

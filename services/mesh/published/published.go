@@ -1,5 +1,5 @@
-// Package published says what there is to say of a published version in one
-// line of a log. It is pure.
+// Package published formats the line that processes log about a published version.
+// It is pure.
 package published
 
 import (

@@ -21,8 +21,8 @@ import (
 	"meshlog.dev/services/watcher"
 )
 
-// cluster1 is a source of which only some kinds can be read. Each run lists what set
-// was called with last.
+// cluster1 is a watcher that can read only some kinds of its source. Each run sends
+// the listing that set was called with last.
 type cluster1 struct {
 	listings chan watcher.Listing // holds the listing of the next run
 	states   chan watcher.State

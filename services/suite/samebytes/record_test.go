@@ -28,12 +28,9 @@ var record = flag.Bool("record", false, "write the archives of stories that have
 // stories matches the stories of services/suite/scenario.
 const stories = "../scenario/testdata/*.txtar"
 
-// TestRecordStories writes an archive for each story that has none. It does not
-// change existing archives.
-func TestRecordStories(t *testing.T) {
-	if !*record {
-		return
-	}
+// TestStoriesAreRecorded fails for a story without an archive. With -record it
+// writes that archive. It does not change existing archives.
+func TestStoriesAreRecorded(t *testing.T) {
 	paths, err := filepath.Glob(stories)
 	if err != nil || len(paths) == 0 {
 		t.Fatalf("%s: %v, %v", stories, paths, err)
@@ -42,6 +39,10 @@ func TestRecordStories(t *testing.T) {
 		name := strings.TrimSuffix(filepath.Base(path), ".txtar")
 		w := sample{name: "scenario/" + name}
 		if _, err := os.Stat(w.file(".archive")); err == nil {
+			continue
+		}
+		if !*record {
+			t.Errorf("%s has no archive here: run `go test ./services/suite/samebytes -record -update`", path)
 			continue
 		}
 		story, err := txtar.ParseFile(path)
