@@ -68,12 +68,19 @@ test-plan: # What `test` builds first, and how long that takes
 test-faults: build build-faults tool-envoy tool-nats-server ## Everything dies in every way, some 27 minutes; needs root
 	go test -tags faults -count=1 -timeout 60m -v ./deploy/e2e/faults
 
+# How long test-attacks attacks.
+DURATION ?= 10m
+
+.PHONY: test-attacks
+test-attacks: build tool-envoy tool-nats-server ## Attackers with a frontend's key, a watcher's key and none, for DURATION (10m)
+	go test -tags faults -count=1 -timeout 60m -run '^TestAttacks$$' -v ./deploy/e2e/faults -args -attack=$(DURATION)
+
 .PHONY: race
 race: tool-envoy $(API_SERVER) ## The modules' tests under the race detector
 	go test -p 2 -race $(UNITS)
 
 .PHONY: check
-check: check-tree check-ids lint check-proto check-modules ## All that must hold besides tests
+check: check-tree check-ids lint check-proto check-modules check-vulns ## All that must hold besides tests
 
 .PHONY: check-tree
 check-tree: # Formatting; nothing unfinished, no path of one machine.
@@ -92,6 +99,23 @@ check-ids: # Each ID that the tree cites, such as SE-9, has a row in a table.
 lint: ## golangci-lint over every module
 	@echo 'check: lint'
 	@$$($(TOOL) golangci-lint) run --allow-serial-runners $$(go list -m -f '{{.Dir}}/...')
+
+# Where govulncheck finds its database: https or file.
+GOVULNDB ?= https://vuln.go.dev
+export GOVULNDB
+
+.PHONY: vulncheck
+vulncheck: ## Known vulnerabilities in what our programs call; needs the database of GOVULNDB
+	@$$($(TOOL) govulncheck) -db "$$GOVULNDB" $$(go list -m -f '{{.Dir}}/...')
+
+.PHONY: check-vulns
+check-vulns: # `vulncheck` where its database can be reached: a check must not depend on the network.
+	@case "$$GOVULNDB" in \
+	file://*) ;; \
+	*) curl --silent --fail --max-time 10 --output /dev/null "$$GOVULNDB/index/db.json" || { \
+	  echo "check: vulnerabilities NOT CHECKED: $$GOVULNDB cannot be reached"; exit 0; } ;; \
+	esac; \
+	echo 'check: vulnerabilities'; $(MAKE) --no-print-directory vulncheck
 
 .PHONY: check-proto
 check-proto: # The words on the wire: style, compatibility, and the Go made of them.
@@ -130,8 +154,8 @@ fuzz: ## Each fuzz test for FUZZTIME (30s)
 	  go test "./$$(dirname "$$file")" -run '^$$' -fuzz "^$${func#func }$$" -fuzztime $(FUZZTIME); done
 
 .PHONY: sim
-sim: ## SEEDS (1000) schedules of failures against the real parts
-	go test ./services/suite/faultsim -count=1 -timeout 0 -run '^TestSim$$' -v -args -seeds=$(SEEDS)
+sim: ## SEEDS (1000) schedules of failures against the real parts, and as many with forged records
+	go test ./services/suite/faultsim -count=1 -timeout 0 -run '^Test(Sim|Forged)$$' -v -args -seeds=$(SEEDS)
 
 .PHONY: bench
 bench: build tool-envoy tool-nats-server $(API_SERVER) ## Benchmarks; save to ACK, stage by stage; many proxies beside the floor; storms; a Kubernetes cluster

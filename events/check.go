@@ -188,6 +188,8 @@ func checkResource(v *eventv1.OverlayValue) error {
 		required("name", r.GetName()),
 		required("client", r.GetClient()),
 		size("sum", r.GetSum(), len(ident.Rejected{}.Sum)),
+		text("piece", r.GetPiece()),
+		text("by", r.GetBy()),
 	)
 }
 

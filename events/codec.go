@@ -51,14 +51,6 @@ func Decode(raw []byte) (Event, error) {
 	return Event{}, fmt.Errorf("decode event %q: %w", m.GetId(), err)
 }
 
-// DecodeRecord makes the record at seq from its bytes and the server's time.
-// Bytes that Decode refuses give a Record with Err.
-func DecodeRecord(seq uint64, t time.Time, raw []byte) Record {
-	r := Record{Seq: seq, Time: t.UTC(), Hash: RecordHash(raw, t)}
-	r.Event, r.Err = Decode(raw)
-	return r
-}
-
 // RecordHash returns Record.Hash, a hash of a record's bytes and the server's
 // time.
 func RecordHash(raw []byte, t time.Time) ident.Hash {
@@ -137,7 +129,10 @@ func overlayToProto(o *Overlay) *eventv1.Overlay {
 	for _, v := range o.Values {
 		mv := &eventv1.OverlayValue{Base: hashToProto(v.Base)}
 		if r := v.Resource; r != nil {
-			mv.Resource = &eventv1.Resource{TypeUrl: r.Type, Name: r.Name, Sum: r.Sum[:], Client: r.Client, Class: r.Class}
+			mv.Resource = &eventv1.Resource{
+				TypeUrl: r.Type, Name: r.Name, Sum: r.Sum[:], Client: r.Client, Class: r.Class,
+				Piece: r.Piece, Closed: r.Closed, By: r.By,
+			}
 		}
 		if v.Key != (ident.Key{}) {
 			mv.Key = keyToProto(v.Key)
@@ -255,7 +250,9 @@ func overlayFromProto(m *eventv1.Overlay) *Overlay {
 	for _, mv := range m.GetValues() {
 		v := ident.OverlayValue{Key: keyFromProto(mv.GetKey()), Base: hashFromProto(mv.GetBase())}
 		if r := mv.GetResource(); r != nil {
-			v.Resource = &ident.Resource{Rejected: rejectedFromProto(r), Class: r.GetClass()}
+			v.Resource = &ident.Resource{
+				Rejected: rejectedFromProto(r), Class: r.GetClass(), Piece: r.GetPiece(), Closed: r.GetClosed(), By: r.GetBy(),
+			}
 		}
 		if mv.GetPayload() != nil {
 			v.Value = new(valueFromProto(mv.GetPayload(), mv.GetCreateTime()))

@@ -283,25 +283,6 @@ func TestDecodeRefuses(t *testing.T) {
 	}
 }
 
-func TestDecodeRecord(t *testing.T) {
-	raw, err := Encode(examples()[0].event)
-	if err != nil {
-		t.Fatal(err)
-	}
-	local := exampleTime.In(time.FixedZone("x", 3600))
-	want := Record{Seq: 5, Time: exampleTime, Hash: RecordHash(raw, exampleTime), Event: examples()[0].event}
-	if diff := cmp.Diff(want, DecodeRecord(5, local, raw)); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
-	bad := DecodeRecord(6, exampleTime, []byte("junk"))
-	if bad.Err == nil || bad.Seq != 6 || bad.Event.Body != nil || bad.Hash != RecordHash([]byte("junk"), exampleTime) {
-		t.Errorf("of junk: %+v", bad)
-	}
-	if RecordHash(raw, exampleTime) == RecordHash(raw, exampleTime.Add(1)) {
-		t.Error("the server's time is not in the hash")
-	}
-}
-
 // FuzzDecode checks that Decode never panics, that an accepted event stays the
 // same when it is encoded and decoded again, and that its encoding never changes.
 func FuzzDecode(f *testing.F) {

@@ -132,7 +132,8 @@ type Record struct {
 	// one Seq hold the same record there.
 	Hash  ident.Hash
 	Event Event
-	// Err is the reason why Event could not be decoded; Event is then zero. Such
-	// a record keeps its position and changes nothing.
+	// Err is the reason why there is no Event, which is then zero: the bytes could
+	// not be decoded, or the record is refused (ErrRefused). Such a record keeps
+	// its position and changes nothing.
 	Err error
 }

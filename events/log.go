@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 )
 
 // Errors of a log, to be tested with errors.Is. Any other error of an append
@@ -109,6 +110,10 @@ type Reader interface {
 	Get(ctx context.Context, seq uint64) (Record, error)
 	// Last returns the newest record under a subject, or ErrNotFound.
 	Last(ctx context.Context, subject Subject) (Record, error)
+	// Under yields the records under a subject, oldest first. It ends with the
+	// first error. It is for subjects with few records: a driver may need a request
+	// for each.
+	Under(ctx context.Context, subject Subject) iter.Seq2[Record, error]
 	// Follow reads the log from the record behind after on, and then each new
 	// record. With a name, the log keeps the follower's acknowledgements for
 	// operators; they do not change the record at which Follow starts.

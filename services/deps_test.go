@@ -106,6 +106,11 @@ var laws = []law{
 		reason: "imports point downwards: the index answers what generation asks, and generates nothing",
 	},
 	{
+		of:     []string{module + "mesh/fold"},
+		never:  []string{module + "mesh/index", module + "mesh/xds/...", module + "mesh/gate", module + "mesh/simulate"},
+		reason: "the fold knows objects, not resources: what generation says of a value comes in with the judge",
+	},
+	{
 		of:     []string{module + "internal/..."},
 		never:  []string{module + "mesh/...", module + "roles/...", module + "operate/...", module + "watcher/...", module + "builder/...", module + "frontend/..."},
 		reason: "plumbing knows nothing of what flows through it",

@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"errors"
+	"fmt"
 	"iter"
 
 	"meshlog.dev/proto/ident"
@@ -96,7 +97,27 @@ type Head struct {
 	// Seq is the chain's last sequence, the fence of the next Publish; 0 if no
 	// version was ever published.
 	Seq uint64
+	// Foreign says why the chain's newest messages, behind the head, are no
+	// versions of it; nil: there are none. A process that is no builder wrote
+	// them. The version that is published next follows the head, and ends this.
+	Foreign *ForeignError
 }
+
+// ForeignError reports messages on the stream of the version chain that are no
+// versions of it. Readers pass them over.
+type ForeignError struct {
+	Seq      uint64 // of the newest one
+	Reason   error  // why that one is no version
+	Messages int
+}
+
+// Error implements error.
+func (e *ForeignError) Error() string {
+	return fmt.Sprintf("message %d of the version chain is no version: %v", e.Seq, e.Reason)
+}
+
+// Unwrap returns Reason.
+func (e *ForeignError) Unwrap() error { return e.Reason }
 
 // Version returns the head's version; zero without a head.
 func (h Head) Version() ident.Position { return VersionOf(h.Manifest.GetVersion()) }
@@ -116,7 +137,9 @@ type Publisher interface {
 	Publish(ctx context.Context, u Update, expect, generation uint64) (uint64, error)
 }
 
-// Chain reads the version chain. It is safe for concurrent use.
+// Chain reads the version chain. It is safe for concurrent use. All its methods
+// pass over messages that are no versions: what cannot be read, what no builder
+// published, and what does not follow the version before it.
 type Chain interface {
 	// Follow reads the chain from the caller's version on. The server keeps no
 	// state for it.
@@ -135,6 +158,13 @@ type Copier interface {
 	// delta leads from a version before from. Updates ends with the first
 	// error.
 	Updates(ctx context.Context, from ident.Position) iter.Seq2[Update, error]
+}
+
+// Auditor tells what else is on the stream of a version chain.
+type Auditor interface {
+	// Foreign returns the messages that are no versions, each with the reason, the
+	// newest 1000. All methods of Chain pass them over.
+	Foreign(ctx context.Context) ([]ForeignError, error)
 }
 
 // Follower follows the version chain. One goroutine uses it.

@@ -93,8 +93,9 @@ func TestRolesSufficeBarely(t *testing.T) {
 		"$JS.API.STREAM.MSG.DELETE.MESHLOG_EVENTS", "$JS.API.STREAM.MSG.DELETE.MESHLOG_VERSIONS",
 		"$JS.API.STREAM.CREATE.OTHER", "$JS.API.STREAM.UPDATE.OTHER", "$JS.API.STREAM.SNAPSHOT.MESHLOG_EVENTS",
 		"$JS.API.STREAM.RESTORE.MESHLOG_EVENTS", "$JS.API.STREAM.LEADER.STEPDOWN.MESHLOG_EVENTS",
+		"$JS.API.STREAM.UPDATE.MESHLOG_EVENTS", "$JS.API.STREAM.UPDATE.MESHLOG_VERSIONS",
 		"$JS.API.META.LEADER.STEPDOWN", "$JS.API.CONSUMER.CREATE.MESHLOG_VERSIONS.x", "$JS.API.CONSUMER.CREATE.OBJ_meshlog_blobs.x",
-		"meshlog.live.ver.mesh", "meshlog.ver.other", "meshlog.ev.other.file.default._ctl", "meshlog.fleet.other.ask",
+		"meshlog.live.ver.mesh", "meshlog.ver.other", "meshlog.ev.other.file.default._ctl", "meshlog.fleet.other.ask.builder",
 		"_IN.watcher.file.other.x.y", "$SYS.REQ.SERVER.PING", "anything",
 	}
 	write := []string{ // rights of builders
@@ -103,8 +104,7 @@ func TestRolesSufficeBarely(t *testing.T) {
 		"$JS.API.STREAM.CREATE.MESHLOG_EVENTS", "meshlog.fleet.mesh.tick", "meshlog.fleet.mesh.report.builder.x", "$JS.API.DIRECT.GET.KV_meshlog_lease.$KV.meshlog_lease.builder.mesh",
 	}
 	operate := []string{ // rights of operators
-		"meshlog.ev.mesh._operator.overlay", "$JS.API.STREAM.UPDATE.MESHLOG_EVENTS", "$JS.API.STREAM.UPDATE.MESHLOG_VERSIONS",
-		"meshlog.fleet.mesh.ask", "meshlog.fleet.mesh.proxy", "meshlog.ev.mesh.kubernetes.eu._ctl",
+		"meshlog.ev.mesh._operator.overlay", "meshlog.fleet.mesh.ask.builder", "meshlog.fleet.mesh.ask.watcher", "meshlog.fleet.mesh.proxy", "meshlog.ev.mesh.kubernetes.eu._ctl",
 	}
 	readLog := []string{
 		"$JS.API.STREAM.MSG.GET.MESHLOG_EVENTS", "$JS.API.DIRECT.GET.MESHLOG_EVENTS", "$JS.API.CONSUMER.CREATE.MESHLOG_EVENTS.x",
@@ -140,12 +140,12 @@ func TestRolesSufficeBarely(t *testing.T) {
 			[]string{">", "meshlog.>", "_IN.>", "_IN.builder.>", "meshlog.ev.>", "meshlog.live.ver.other", "meshlog.fleet.mesh.report.>", "$KV.>", "$O.>"},
 		},
 		"builder": {
-			[][]string{admin[:len(admin)-3], operate, watch, others, {"meshlog.fleet.mesh.report.frontend.x", "$SYS.REQ.SERVER.PING"}},
+			[][]string{admin, operate, watch, others, {"meshlog.fleet.mesh.report.frontend.x"}},
 			[]string{">", "meshlog.>", "_IN.>", "_IN.operator.>", "meshlog.ev.>", "$O.>"},
 		},
 		"operator": {
 			[][]string{admin, write, watch[1:], {"meshlog.ev.mesh.file.other.Gateway.x", "meshlog.fleet.mesh.report.frontend.x"}},
-			[]string{">", "meshlog.>", "_IN.>", "_IN.builder.>", "meshlog.ev.>", "$KV.>", "$O.>"},
+			[]string{">", "meshlog.>", "_IN.>", "_IN.builder.>", "meshlog.ev.>", "$KV.>", "$O.>", "meshlog.fleet.mesh.digests", "meshlog.fleet.mesh.listing.>"},
 		},
 	}
 	for role, test := range tests {

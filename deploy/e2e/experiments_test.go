@@ -264,7 +264,7 @@ dynamic_resources:
 const ownResources = `
 apiVersion: envoy.meshlog.dev/v1
 kind: Resource
-metadata: {name: own-v1, namespace: demo}
+metadata: {name: own-v1, namespace: istio-system}
 spec:
   nodes: {cluster: own}
   resource:
@@ -275,7 +275,7 @@ spec:
 ---
 apiVersion: envoy.meshlog.dev/v1
 kind: Resource
-metadata: {name: own-v2, namespace: demo}
+metadata: {name: own-v2, namespace: istio-system}
 spec:
   nodes: {cluster: own}
   resource:
@@ -286,7 +286,7 @@ spec:
 ---
 apiVersion: envoy.meshlog.dev/v1
 kind: Resource
-metadata: {name: own-v1-endpoints, namespace: demo}
+metadata: {name: own-v1-endpoints, namespace: istio-system}
 spec:
   nodes: {cluster: own}
   resource:
@@ -296,7 +296,7 @@ spec:
 ---
 apiVersion: envoy.meshlog.dev/v1
 kind: Resource
-metadata: {name: own-v2-endpoints, namespace: demo}
+metadata: {name: own-v2-endpoints, namespace: istio-system}
 spec:
   nodes: {cluster: own}
   resource:
@@ -306,7 +306,7 @@ spec:
 ---
 apiVersion: envoy.meshlog.dev/v1
 kind: Resource
-metadata: {name: own, namespace: demo}
+metadata: {name: own, namespace: istio-system}
 spec:
   nodes: {cluster: own}
   resource:
@@ -326,7 +326,7 @@ spec:
 ---
 apiVersion: envoy.meshlog.dev/v1
 kind: Resource
-metadata: {name: own-routes, namespace: demo}
+metadata: {name: own-routes, namespace: istio-system}
 spec:
   nodes: {cluster: own}
   resource:

@@ -17,7 +17,7 @@ import (
 const ownListener = `
 apiVersion: envoy.meshlog.dev/v1
 kind: Resource
-metadata: {name: %[1]s, namespace: demo}
+metadata: {name: %[1]s, namespace: istio-system}
 spec:
   nodes: {cluster: %[1]s}
   resource:
@@ -41,7 +41,7 @@ spec:
 const commonRoutes = `
 apiVersion: envoy.meshlog.dev/v1
 kind: Resource
-metadata: {name: common-routes, namespace: demo}
+metadata: {name: common-routes, namespace: istio-system}
 spec:
   resource:
     "@type": type.googleapis.com/envoy.config.route.v3.RouteConfiguration
@@ -58,7 +58,7 @@ spec:
 ---
 apiVersion: envoy.meshlog.dev/v1
 kind: Resource
-metadata: {name: common-cluster, namespace: demo}
+metadata: {name: common-cluster, namespace: istio-system}
 spec:
   resource:
     "@type": type.googleapis.com/envoy.config.cluster.v3.Cluster
@@ -71,7 +71,7 @@ spec:
 const trusting = `
 apiVersion: envoy.meshlog.dev/v1
 kind: Resource
-metadata: {name: trusting, namespace: demo}
+metadata: {name: trusting, namespace: istio-system}
 spec:
   resource:
     "@type": type.googleapis.com/envoy.config.cluster.v3.Cluster

@@ -46,7 +46,7 @@ func extras(port, taken int, bad bool) string {
 const rawExtras = `
 apiVersion: envoy.meshlog.dev/v1
 kind: Resource
-metadata: {name: unreadable, namespace: demo}
+metadata: {name: unreadable, namespace: istio-system}
 spec:
   nodes: {cluster: demo}
   resource:
@@ -57,7 +57,7 @@ spec:
 ---
 apiVersion: envoy.meshlog.dev/v1
 kind: Resource
-metadata: {name: piped, namespace: demo}
+metadata: {name: piped, namespace: istio-system}
 spec:
   nodes: {cluster: demo}
   resource:
@@ -68,7 +68,7 @@ spec:
 ---
 apiVersion: envoy.meshlog.dev/v1
 kind: Resource
-metadata: {name: piped-endpoints, namespace: demo}
+metadata: {name: piped-endpoints, namespace: istio-system}
 spec:
   nodes: {cluster: demo}
   resource:
@@ -78,7 +78,7 @@ spec:
 ---
 apiVersion: envoy.meshlog.dev/v1
 kind: Resource
-metadata: {name: taken, namespace: demo}
+metadata: {name: taken, namespace: istio-system}
 spec:
   nodes: {cluster: demo}
   resource:
@@ -92,7 +92,7 @@ spec:
 ---
 apiVersion: envoy.meshlog.dev/v1
 kind: Resource
-metadata: {name: extra, namespace: demo}
+metadata: {name: extra, namespace: istio-system}
 spec:
   nodes: {cluster: demo}
   resource:
@@ -112,7 +112,7 @@ spec:
 ---
 apiVersion: envoy.meshlog.dev/v1
 kind: Resource
-metadata: {name: extra-routes, namespace: demo}
+metadata: {name: extra-routes, namespace: istio-system}
 spec:
   nodes: {cluster: demo}
   resource:

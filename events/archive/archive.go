@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"slices"
 	"strings"
@@ -107,8 +108,16 @@ func (a *Archive) readIndex(size int64) (offset uint64, err error) {
 	if err := a.unpack(packed, a.index); err != nil {
 		return 0, fmt.Errorf("%w: index: %w", ErrDamaged, err)
 	}
+	if a.index.GetFirst() == 0 {
+		return 0, fmt.Errorf("%w: its index says that the log begins with record 0", ErrDamaged)
+	}
 	a.last = a.index.GetFirst() - 1
-	for _, b := range a.index.GetLog() {
+	for i, b := range a.index.GetLog() {
+		if n := uint64(b.GetRecords()); n == 0 || n > math.MaxUint64-a.last {
+			// A block without records would begin where the next one does, and
+			// a reader would look for the record in it.
+			return 0, fmt.Errorf("%w: its index says that block %d of the log has %d records, after record %d", ErrDamaged, i, n, a.last)
+		}
 		a.starts = append(a.starts, a.last+1)
 		a.last += uint64(b.GetRecords())
 	}
@@ -138,7 +147,7 @@ func (a *Archive) checkBlocks(ctx context.Context, index uint64) error {
 			return err
 		}
 	}
-	if at != index || a.index.GetFirst() == 0 {
+	if at != index {
 		return fmt.Errorf("%w: its index does not cover the whole file", ErrDamaged)
 	}
 	return nil

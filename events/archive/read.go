@@ -55,6 +55,30 @@ func (a *Archive) Last(ctx context.Context, subject events.Subject) (events.Reco
 	return a.Get(ctx, subjects[i].GetSeq())
 }
 
+// Under implements events.Reader. It reads the whole archive if there is a record
+// under the subject.
+func (a *Archive) Under(ctx context.Context, subject events.Subject) iter.Seq2[events.Record, error] {
+	return func(yield func(events.Record, error) bool) {
+		last, err := a.Last(ctx, subject)
+		if errors.Is(err, events.ErrNotFound) {
+			return
+		}
+		if err != nil {
+			yield(events.Record{}, err)
+			return
+		}
+		for r, err := range a.Raw(ctx, a.bounds().First, last.Seq) {
+			if err != nil {
+				yield(events.Record{}, err)
+				return
+			}
+			if r.Subject == subject && !yield(r.Record(), nil) {
+				return
+			}
+		}
+	}
+}
+
 // Raw implements events.RawReader.
 func (a *Archive) Raw(ctx context.Context, first, last uint64) iter.Seq2[events.Raw, error] {
 	return func(yield func(events.Raw, error) bool) {
@@ -84,7 +108,7 @@ func (r run) raw(i int) events.Raw {
 	rec := r.records[i]
 	return events.Raw{
 		Seq: r.first + uint64(i), Time: time.Unix(0, rec.GetTime()).UTC(),
-		Subject: events.Subject(rec.GetSubject()), Data: rec.GetData(),
+		Subject: events.Subject(rec.GetSubject()), Data: rec.GetData(), Refused: rec.GetRefused(),
 	}
 }
 

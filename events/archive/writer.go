@@ -54,8 +54,10 @@ func (a *Writer) Append(r events.Raw) error {
 	}
 	a.next++
 	a.subjects[string(r.Subject)] = r.Seq
-	a.block.Records = append(a.block.Records, &archivev1.Record{Time: r.Time.UnixNano(), Subject: string(r.Subject), Data: r.Data})
-	a.blockBytes += len(r.Data)
+	a.block.Records = append(a.block.Records, &archivev1.Record{
+		Time: r.Time.UnixNano(), Subject: string(r.Subject), Data: r.Data, Refused: r.Refused,
+	})
+	a.blockBytes += len(r.Data) + len(r.Refused)
 	if len(a.block.Records) >= logBlockRecords || a.blockBytes >= logBlockBytes {
 		return a.closeBlock()
 	}

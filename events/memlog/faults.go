@@ -37,7 +37,7 @@ func (l *Log) Trim(first uint64) {
 // drop forgets the ids and sizes of records that the caller removes.
 func (l *Log) drop(gone []stored) {
 	for _, r := range gone {
-		l.bytes -= len(r.data)
+		l.bytes -= len(r.raw.Data)
 		if l.seen[r.id] == r.record.Seq {
 			delete(l.seen, r.id)
 		}
@@ -75,11 +75,25 @@ func (l *Log) Bytes() int {
 	return l.bytes
 }
 
-// AppendRaw appends bytes that Encode did not make, and returns their Seq.
+// AppendRaw appends any bytes under any subject, as a client with a key of its own
+// can, and returns their Seq.
 func (l *Log) AppendRaw(subject events.Subject, data []byte) uint64 {
+	return l.appendRaw(events.Raw{Subject: subject, Data: data})
+}
+
+// AppendForeign appends bytes under a subject as a message that no publisher of
+// meshlog sent, such as one that a server made, and returns their Seq.
+func (l *Log) AppendForeign(subject events.Subject, data []byte) uint64 {
+	return l.appendRaw(events.Raw{Subject: subject, Data: data, Refused: foreign})
+}
+
+// foreign is the Raw.Refused of AppendForeign.
+const foreign = "no publisher of meshlog sent it"
+
+func (l *Log) appendRaw(raw events.Raw) uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.store(events.Message{Subject: subject, Data: data})
+	l.store("", raw)
 	return l.last()
 }
 

@@ -41,10 +41,9 @@ type Log struct {
 }
 
 type stored struct {
-	id      string
-	subject events.Subject
-	data    []byte
-	record  events.Record
+	id     string
+	raw    events.Raw
+	record events.Record // of raw
 }
 
 // New returns an empty log. now is the server's clock.
@@ -146,7 +145,7 @@ func (l *Log) append(messages []events.Message, fence events.Fence) (events.Ack,
 		return events.Ack{}, events.ErrFull
 	}
 	for _, m := range messages {
-		l.store(m)
+		l.store(m.ID, events.Raw{Subject: m.Subject, Data: m.Data})
 	}
 	return events.Ack{Seq: l.last()}, nil
 }
@@ -178,17 +177,12 @@ func (l *Log) holds(fence events.Fence) bool {
 	return true
 }
 
-func (l *Log) store(m events.Message) {
-	seq := l.last() + 1
-	l.records = append(l.records, stored{
-		id:      m.ID,
-		subject: m.Subject,
-		data:    m.Data,
-		record:  events.DecodeRecord(seq, l.now(), m.Data),
-	})
-	l.bytes += len(m.Data)
-	if m.ID != "" {
-		l.seen[m.ID] = seq
+func (l *Log) store(id string, raw events.Raw) {
+	raw.Seq, raw.Time = l.last()+1, l.now().UTC()
+	l.records = append(l.records, stored{id, raw, raw.Record()})
+	l.bytes += len(raw.Data)
+	if id != "" {
+		l.seen[id] = raw.Seq
 	}
 	l.wake()
 }
@@ -203,7 +197,7 @@ func (l *Log) last() uint64 { return l.first + uint64(len(l.records)) - 1 }
 // head returns the Seq of the newest record under a subject, 0 for none.
 func (l *Log) head(s events.Subject) uint64 {
 	for i, r := range slices.Backward(l.records) {
-		if r.subject == s {
+		if r.raw.Subject == s {
 			return l.first + uint64(i)
 		}
 	}

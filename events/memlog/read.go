@@ -53,6 +53,30 @@ func (l *Log) Last(ctx context.Context, subject events.Subject) (r events.Record
 	return r, err
 }
 
+// Under implements events.Reader.
+func (l *Log) Under(ctx context.Context, subject events.Subject) iter.Seq2[events.Record, error] {
+	return func(yield func(events.Record, error) bool) {
+		var records []events.Record
+		err := l.do(ctx, "read "+string(subject), func() error {
+			for _, r := range l.records {
+				if r.raw.Subject == subject {
+					records = append(records, r.record)
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			yield(events.Record{}, err)
+			return
+		}
+		for _, r := range records {
+			if !yield(r, nil) {
+				return
+			}
+		}
+	}
+}
+
 // ReadAfter returns up to limit records behind seq, none if the log ends there.
 // It never blocks. Errors: ErrGap, ErrRewound, ErrClosed.
 func (l *Log) ReadAfter(seq uint64, limit int) (records []events.Record, err error) {
@@ -85,8 +109,7 @@ func (l *Log) Raw(ctx context.Context, first, last uint64) iter.Seq2[events.Raw,
 				if err := l.bounds().Within(seq, seq); err != nil {
 					return err
 				}
-				s := l.records[seq-l.first]
-				r = events.Raw{Seq: seq, Time: s.record.Time, Subject: s.subject, Data: s.data}
+				r = l.records[seq-l.first].raw
 				return nil
 			})
 			if !yield(r, err) || err != nil {

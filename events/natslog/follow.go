@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -41,6 +40,9 @@ type follower struct {
 	reader *reader // nil: next makes a new one
 	timer  *time.Timer
 	status chan nats.Status // wakes Next when the connection changes
+
+	// sized gets each record without its data; nil: records come with their data.
+	sized func(seq uint64, m *nats.Msg) error
 }
 
 // Follow implements events.Reader. It keeps a name as a durable consumer that
@@ -86,7 +88,7 @@ func (f *follower) start(ctx context.Context, last uint64) error {
 		return err
 	}
 	for range createAttempts {
-		f.reader, err = f.log.newReader(ctx, f.cursor+1)
+		f.reader, err = f.log.newReader(ctx, f.cursor+1, f.sized != nil)
 		if !errors.Is(err, nats.ErrTimeout) {
 			break
 		}
@@ -199,8 +201,12 @@ func (f *follower) take(m *nats.Msg) ([]events.Raw, error) {
 		if ok {
 			switch {
 			case seq == f.cursor+1:
-				subject := events.Subject(strings.TrimPrefix(m.Subject, f.log.prefix))
-				records = append(records, events.Raw{Seq: seq, Time: t.UTC(), Subject: subject, Data: m.Data})
+				if f.sized != nil {
+					if err := f.sized(seq, m); err != nil {
+						return nil, err
+					}
+				}
+				records = append(records, f.log.raw(jsapi.Message{Seq: seq, Time: t, Subject: m.Subject, Header: m.Header, Data: m.Data}))
 				f.cursor = seq
 			case seq > f.cursor+1 && f.reader.start == f.cursor+1:
 				return nil, fmt.Errorf("%w: record %d comes next", events.ErrGap, seq)

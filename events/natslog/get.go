@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -35,7 +36,7 @@ func (l *Log) Get(ctx context.Context, seq uint64) (events.Record, error) {
 	if err != nil {
 		return events.Record{}, fmt.Errorf("get record %d: %w", seq, err)
 	}
-	return record(m), nil
+	return l.record(m), nil
 }
 
 // Last implements events.Reader.
@@ -44,11 +45,10 @@ func (l *Log) Last(ctx context.Context, subject events.Subject) (events.Record, 
 	if err != nil {
 		return events.Record{}, fmt.Errorf("last of %s: %w", subject, err)
 	}
-	return record(m), nil
+	return l.record(m), nil
 }
 
-// Under yields the records under a subject, oldest first, with one request
-// each: it is for subjects with few records. It ends with the first error.
+// Under implements events.Reader. It makes one request for each record.
 func (l *Log) Under(ctx context.Context, subject events.Subject) iter.Seq2[events.Record, error] {
 	return func(yield func(events.Record, error) bool) {
 		for next := uint64(1); ; {
@@ -60,7 +60,7 @@ func (l *Log) Under(ctx context.Context, subject events.Subject) iter.Seq2[event
 				yield(events.Record{}, fmt.Errorf("read %s from %d on: %w", subject, next, err))
 				return
 			}
-			if !yield(record(m), nil) {
+			if !yield(l.record(m), nil) {
 				return
 			}
 			next = m.Seq + 1
@@ -68,7 +68,13 @@ func (l *Log) Under(ctx context.Context, subject events.Subject) iter.Seq2[event
 	}
 }
 
-func record(m jsapi.Message) events.Record { return events.DecodeRecord(m.Seq, m.Time, m.Data) }
+func (l *Log) record(m jsapi.Message) events.Record { return l.raw(m).Record() }
+
+// raw returns m as a record of the log.
+func (l *Log) raw(m jsapi.Message) events.Raw {
+	subject := events.Subject(strings.TrimPrefix(m.Subject, l.prefix))
+	return events.Raw{Seq: m.Seq, Time: m.Time.UTC(), Subject: subject, Data: m.Data, Refused: foreign(m.Header)}
+}
 
 // id returns the id of the event in m.
 func id(m jsapi.Message) string { return m.Header.Get(jetstream.MsgIDHeader) }
@@ -141,7 +147,7 @@ func (l *Log) getNewest(ctx context.Context, seq uint64) (jsapi.Message, error) 
 	case info.State.LastSeq != seq:
 		return jsapi.Message{}, events.ErrNotFound
 	}
-	return jsapi.Message{Seq: seq, Time: info.State.LastTime}, nil
+	return jsapi.Message{Seq: seq, Time: info.State.LastTime}, nil // an error record
 }
 
 // lastOwn reads the newest message under a subject from any server.

@@ -35,8 +35,3 @@ func ReadPermissions() []string {
 func CreatePermissions() []string {
 	return []string{jsapi.StreamInfo + Stream, jsapi.StreamCreate + Stream}
 }
-
-// UpdatePermissions returns the subjects to change the stream's settings.
-func UpdatePermissions() []string {
-	return []string{jsapi.StreamInfo + Stream, jsapi.StreamUpdate + Stream}
-}

@@ -15,14 +15,14 @@ func (l *Log) Raw(ctx context.Context, first, last uint64) iter.Seq2[events.Raw,
 		if first > last {
 			return
 		}
-		err := l.raw(ctx, first, last, func(r events.Raw) bool { return yield(r, nil) })
+		err := l.read(ctx, first, last, func(r events.Raw) bool { return yield(r, nil) })
 		if err != nil {
 			yield(events.Raw{}, fmt.Errorf("read %s from %d to %d: %w", Stream, first, last, err))
 		}
 	}
 }
 
-func (l *Log) raw(ctx context.Context, first, last uint64, yield func(events.Raw) bool) (err error) {
+func (l *Log) read(ctx context.Context, first, last uint64, yield func(events.Raw) bool) (err error) {
 	f := newFollower(l, first-1)
 	defer func() { err = errors.Join(err, f.Close()) }()
 	if err := f.start(ctx, last); err != nil {

@@ -43,7 +43,9 @@ type reader struct {
 	pending  int            // records that were asked for and have not arrived
 }
 
-func (l *Log) newReader(ctx context.Context, start uint64) (*reader, error) {
+// newReader makes a reader that begins at start. headers: the server sends records
+// without their data.
+func (l *Log) newReader(ctx context.Context, start uint64, headers bool) (*reader, error) {
 	r := &reader{
 		log:      l,
 		name:     "read-" + rand.Text(), // never used before
@@ -61,6 +63,7 @@ func (l *Log) newReader(ctx context.Context, start uint64) (*reader, error) {
 		InactiveThreshold: inactive,
 		Replicas:          1,
 		MemoryStorage:     true,
+		HeadersOnly:       headers,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("make a consumer: %w", l.explain(ctx, jsapi.Cause(rctx, err)))

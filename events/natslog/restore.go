@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"iter"
 	"strconv"
+	"strings"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -17,8 +18,12 @@ import (
 // ErrExists reports that the stream of the log exists.
 var ErrExists = errors.New("the stream exists already")
 
+// maxRefusal bounds the reason in refusedHeader, in bytes.
+const maxRefusal = 1024
+
 // Restore makes the stream of a log and appends records under their old
-// sequences; they get new times from the server. The error is ErrExists if the
+// sequences; they get new times from the server. A record that the archived log
+// refused is refused in this one too (refusedHeader). The error is ErrExists if the
 // stream exists; Restore then changes nothing. After any other error the stream
 // may hold part of the records.
 func Restore(ctx context.Context, nc *nats.Conn, o StreamOptions, first uint64, records iter.Seq2[events.Raw, error]) error {
@@ -79,6 +84,9 @@ func (r *restorer) publish(ctx context.Context, records iter.Seq2[events.Raw, er
 		msg.Data = rec.Data
 		msg.Header.Set(jetstream.ExpectedStreamHeader, Stream)
 		msg.Header.Set(jetstream.ExpectedLastSeqHeader, strconv.FormatUint(rec.Seq-1, 10))
+		if refusal := rec.Refusal(); refusal != "" {
+			msg.Header.Set(refusedHeader, headerText(refusal))
+		}
 		future, err := r.js.PublishMsgAsync(msg, jetstream.WithStallWait(jsapi.Timeout))
 		if err != nil {
 			return fmt.Errorf("record %d: %w", rec.Seq, refusal(err))
@@ -92,6 +100,16 @@ func (r *restorer) publish(ctx context.Context, records iter.Seq2[events.Raw, er
 		}
 	}
 	return nil
+}
+
+// headerText returns a text as a header can carry it.
+func headerText(s string) string {
+	return strings.TrimSpace(strings.Map(func(r rune) rune {
+		if r < ' ' || r > '~' {
+			return '?'
+		}
+		return r
+	}, s[:min(len(s), maxRefusal)]))
 }
 
 // settle waits for the oldest record under way.

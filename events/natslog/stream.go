@@ -133,6 +133,7 @@ func faults(c jetstream.StreamConfig, domain string) (f jsapi.Faults) {
 	}
 	f.Must(len(c.Subjects) == 1, "subjects", fmt.Sprintf("%q", c.Subjects), fmt.Sprintf("%q", subjects), "a log has its stream to itself")
 	f.History(c, "records")
+	f.Republish(c)
 	f.Must(c.Discard == jetstream.DiscardNew, "discard", c.Discard, jetstream.DiscardNew, "a full log refuses records; it drops none unread")
 	f.Must(c.MaxMsgSize <= 0 || c.MaxMsgSize >= maxEvent, "max_msg_size", c.MaxMsgSize, maxEvent, "objects may be that large")
 	f.Must(c.AllowAtomicPublish, "allow_atomic", c.AllowAtomicPublish, true, "the records of a change set are appended together")

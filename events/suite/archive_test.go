@@ -16,9 +16,10 @@ import (
 func openArchive(t *testing.T) Driver {
 	l := &copied{Log: memlog.New(time.Now), t: t}
 	return Driver{
-		Log:       l,
-		AppendRaw: func(s events.Subject, raw []byte) { l.Log.AppendRaw(s, raw) },
-		Trim:      l.Log.Trim,
+		Log:           l,
+		AppendRaw:     func(s events.Subject, raw []byte) { l.Log.AppendRaw(s, raw) },
+		AppendForeign: func(s events.Subject, raw []byte) { l.Log.AppendForeign(s, raw) },
+		Trim:          l.Log.Trim,
 	}
 }
 
@@ -70,6 +71,10 @@ func (c *copied) Get(ctx context.Context, seq uint64) (events.Record, error) {
 
 func (c *copied) Last(ctx context.Context, s events.Subject) (events.Record, error) {
 	return c.archive().Last(ctx, s)
+}
+
+func (c *copied) Under(ctx context.Context, s events.Subject) iter.Seq2[events.Record, error] {
+	return c.archive().Under(ctx, s)
 }
 
 func (c *copied) Raw(ctx context.Context, first, last uint64) iter.Seq2[events.Raw, error] {

@@ -60,6 +60,8 @@ type rig struct {
 	js  jetstream.JetStream
 	o   natslog.StreamOptions
 	log *natslog.Log
+
+	foreign int // calls of appendForeign
 }
 
 func newRig(t *testing.T, nc *nats.Conn, o natslog.StreamOptions) *rig {
@@ -73,20 +75,49 @@ func newRig(t *testing.T, nc *nats.Conn, o natslog.StreamOptions) *rig {
 
 func (r *rig) driver() Driver {
 	return Driver{
-		Log:       r.log,
-		AppendRaw: r.appendRaw,
-		Trim:      r.trim,
-		Rewind:    r.rewind,
-		Reconnect: func() { natstest.Reconnect(r.t, r.nc) },
-		SetFull:   r.setFull,
-		Acked:     r.acked,
+		Log:           r.log,
+		AppendRaw:     r.appendRaw,
+		AppendForeign: r.appendForeign,
+		Trim:          r.trim,
+		Rewind:        r.rewind,
+		Reconnect:     func() { natstest.Reconnect(r.t, r.nc) },
+		SetFull:       r.setFull,
+		Acked:         r.acked,
 	}
 }
 
 func (r *rig) appendRaw(s events.Subject, raw []byte) {
 	r.t.Helper()
-	_, err := r.js.Publish(r.t.Context(), s.In(r.o.Domain), raw)
+	_, err := r.js.Publish(r.t.Context(), s.In(r.o.Domain), raw, jetstream.WithExpectStream(natslog.Stream))
 	must(r.t, err)
+}
+
+// appendForeign lets the server write to the log first: it keeps the bytes in
+// another stream and asks for them with the subject as the reply. After that it
+// publishes without the headers of a Log.
+func (r *rig) appendForeign(s events.Subject, raw []byte) {
+	r.t.Helper()
+	r.foreign++
+	if r.foreign > 1 {
+		_, err := r.js.Publish(r.t.Context(), s.In(r.o.Domain), raw)
+		must(r.t, err)
+		return
+	}
+	before, err := r.log.Bounds(r.t.Context())
+	must(r.t, err)
+	_, err = r.js.CreateStream(r.t.Context(), jetstream.StreamConfig{
+		Name: "SCRATCH", Subjects: []string{"scratch"}, AllowDirect: true, Storage: jetstream.MemoryStorage,
+	})
+	must(r.t, err)
+	defer func() { must(r.t, r.js.DeleteStream(context.Background(), "SCRATCH")) }()
+	_, err = r.js.Publish(r.t.Context(), "scratch", raw)
+	must(r.t, err)
+	must(r.t, r.nc.PublishRequest(jsapi.DirectGet+"SCRATCH", s.In(r.o.Domain), []byte(`{"seq":1}`)))
+	f, err := r.log.Follow(r.t.Context(), before.Last, "")
+	must(r.t, err)
+	_, err = f.Next(r.t.Context())
+	must(r.t, err)
+	must(r.t, f.Close())
 }
 
 // update changes the stream's settings.
@@ -123,7 +154,8 @@ func (r *rig) rewind(last uint64) {
 		m, err := s.GetMsg(r.t.Context(), seq)
 		must(r.t, err)
 		kept = append(kept, &nats.Msg{Subject: m.Subject, Data: m.Data, Header: nats.Header{
-			jetstream.MsgIDHeader: m.Header[jetstream.MsgIDHeader],
+			jetstream.MsgIDHeader:          m.Header[jetstream.MsgIDHeader],
+			jetstream.ExpectedStreamHeader: m.Header[jetstream.ExpectedStreamHeader],
 		}})
 	}
 	must(r.t, r.js.DeleteStream(r.t.Context(), natslog.Stream))

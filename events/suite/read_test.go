@@ -2,10 +2,15 @@ package suite
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"math"
+	"slices"
 	"testing"
+	"time"
 
 	"meshlog.dev/events"
+	"meshlog.dev/proto/ident"
 )
 
 var readTests = []test{
@@ -13,6 +18,9 @@ var readTests = []test{
 	{"last under a subject", testLast},
 	{"expired records are not found", testTrimmed},
 	{"bytes that are not an event make a record with an error", testUndecodable},
+	{"a record of another writer is refused (BUS-1)", testForged},
+	{"a message that no publisher sent is refused (BUS-2)", testForeign},
+	{"all records under a subject", testUnder},
 	{"raw records equal the decoded ones", testRaw},
 	{"a cancelled context ends a read", testReadCancelled},
 	{"a closed log returns no records", testReadClosed},
@@ -76,6 +84,123 @@ func testUndecodable(t *testing.T, d Driver) {
 		t.Fatalf("followed: %+v, got: %+v", records[1], r)
 	}
 	wantRecord(t, records[2], 3, a[1])
+}
+
+// testForged publishes with the key of shard test/one what it may not say: only the
+// subject is its own.
+func testForged(t *testing.T, d Driver) {
+	first, last := put("a", 1, "x"), put("a", 2, "x")
+	own := subjectOf(t, first)
+	ctl := events.ControlSubject(shard)
+	other := ident.Shard{Source: "test", Instance: "two"}
+	object := put("b", 1, "x")
+	object.Body.(*events.Object).Key.Instance = other.Instance
+	namespace := put("c", 1, "y")
+	year := uint64(time.Now().Add(367 * 24 * time.Hour).Unix())
+	forged := []struct {
+		subject events.Subject
+		event   events.Event
+	}{
+		{own, events.Event{ID: "f1", Body: &events.Segment{Epoch: math.MaxUint64, Build: "evil"}}},
+		{ctl, events.Event{ID: "f2", Body: &events.Begin{Shard: other, Session: "s", Holder: "h"}}},
+		{own, object},
+		{own, namespace},
+		{ctl, first},
+		{own, events.Event{ID: "f6", Body: &events.Overlay{ID: "r", Kind: ident.Rollback, Values: []ident.OverlayValue{{Key: first.Body.(*events.Object).Key}}}}},
+		{events.BuilderOverlaySubject, events.Event{ID: "f7", Body: &events.Overlay{ID: "r", Remove: true}}},
+		{events.OperatorOverlaySubject, events.Event{ID: "f8", Body: &events.Overlay{ID: "r", Kind: ident.Quarantine, Remove: true}}},
+		{events.SegmentSubject, events.Event{ID: "f9", Body: &events.Segment{Epoch: math.MaxUint64, Build: "b"}}},
+		{events.SegmentSubject, events.Event{ID: "f10", Body: &events.Segment{Epoch: year, Build: "b"}}},
+	}
+	mustAppend(t, d.Log, first)
+	for _, f := range forged {
+		raw, err := events.Encode(f.event)
+		must(t, err)
+		d.AppendRaw(f.subject, raw)
+	}
+	mustAppend(t, d.Log, last)
+	records := readTo(t, d.Log, 0, uint64(len(forged)+2))
+	wantRecord(t, records[0], 1, first)
+	wantRecord(t, records[len(records)-1], uint64(len(records)), last)
+	for i, f := range forged {
+		wantRefusedRecord(t, d.Log, records[i+1], uint64(i+2), f.subject)
+	}
+}
+
+// testForeign has messages on the log that no publisher of meshlog sent, although
+// their bytes and subjects agree.
+func testForeign(t *testing.T, d Driver) {
+	a := puts("a", 4, "x")
+	mustAppend(t, d.Log, a[0])
+	for _, e := range a[1:3] {
+		raw, err := events.Encode(e)
+		must(t, err)
+		d.AppendForeign(subjectOf(t, e), raw)
+	}
+	mustAppend(t, d.Log, a[3])
+	records := readTo(t, d.Log, 0, 4)
+	wantRecord(t, records[0], 1, a[0])
+	wantRefusedRecord(t, d.Log, records[1], 2, subjectOf(t, a[1]))
+	wantRefusedRecord(t, d.Log, records[2], 3, subjectOf(t, a[2]))
+	wantRecord(t, records[3], 4, a[3])
+	for r, err := range d.Log.Raw(t.Context(), 1, 4) {
+		must(t, err)
+		if foreign := r.Seq == 2 || r.Seq == 3; (r.Refused != "") != foreign {
+			t.Errorf("record %d: refused %q", r.Seq, r.Refused)
+		}
+	}
+}
+
+// wantRefusedRecord checks a record that a follower returned, and the same record as the
+// other reads return it.
+func wantRefusedRecord(t *testing.T, l Log, followed events.Record, seq uint64, s events.Subject) {
+	t.Helper()
+	read := map[string]events.Record{"follow": followed}
+	var err error
+	read["get"], err = l.Get(t.Context(), seq)
+	must(t, err)
+	for r, err := range l.Under(t.Context(), s) {
+		must(t, err)
+		if r.Seq == seq {
+			read["under"] = r
+		}
+	}
+	for r, err := range l.Raw(t.Context(), seq, seq) {
+		must(t, err)
+		read["raw"] = r.Record()
+	}
+	if len(read) != 4 {
+		t.Errorf("record %d is not found by every read", seq)
+	}
+	for how, r := range read {
+		if r.Seq != seq || !errors.Is(r.Err, events.ErrRefused) || r.Event.Body != nil || r.Event.ID != "" || r.Hash != followed.Hash {
+			t.Errorf("%s: record %d: %+v", how, seq, r)
+		}
+		if r.Err.Error() != followed.Err.Error() {
+			t.Errorf("%s: record %d is refused for another reason: %v, %v", how, seq, r.Err, followed.Err)
+		}
+	}
+}
+
+func testUnder(t *testing.T, d Driver) {
+	mustAppend(t, d.Log, puts("a", 3, "gone")...)
+	mustAppend(t, d.Log, append(puts("b", 2, "x"), puts("c", 2, "y")...)...)
+	mustAppend(t, d.Log, puts("d", 1, "x")...)
+	d.Trim(5)
+	for s, want := range map[events.Subject][]uint64{
+		subjectOf(t, put("a", 1, "x")):    {5, 8},
+		subjectOf(t, put("a", 1, "y")):    {6, 7},
+		subjectOf(t, put("a", 1, "gone")): nil,
+	} {
+		var got []uint64
+		for r, err := range d.Log.Under(t.Context(), s) {
+			must(t, err)
+			got = append(got, r.Seq)
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("under %s: %v, want %v", s, got, want)
+		}
+	}
 }
 
 // testRaw compares the raw records of a log with those that it returns decoded.
@@ -157,4 +282,7 @@ func wantNoReads(ctx context.Context, t *testing.T, l Log, want error) {
 	for _, err = range l.Raw(ctx, 1, 1) {
 	}
 	wantErr(t, "raw", err, want)
+	for _, err = range l.Under(ctx, subjectOf(t, put("a", 1, "x"))) {
+	}
+	wantErr(t, "under", err, want)
 }

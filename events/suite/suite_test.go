@@ -71,11 +71,15 @@ type Log interface {
 }
 
 // Driver is a log under test and the faults that the suite causes. Each call
-// returns when the log shows the effect. Static logs have Log, AppendRaw and Trim.
+// returns when the log shows the effect. Static logs have Log, AppendRaw,
+// AppendForeign and Trim.
 type Driver struct {
 	Log Log
-	// AppendRaw appends bytes that are not an event.
+	// AppendRaw appends any bytes, as a client with a key of its own can.
 	AppendRaw func(s events.Subject, raw []byte)
+	// AppendForeign appends a message that no publisher of meshlog sent. On NATS the
+	// server writes the first one, as an answer; the next one lacks a header.
+	AppendForeign func(s events.Subject, raw []byte)
 	// Trim drops the records before seq first.
 	Trim func(first uint64)
 	// Rewind drops the records after seq last, and the connection.

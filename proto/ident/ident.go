@@ -72,6 +72,15 @@ func (p Position) String() string { return fmt.Sprintf("%d.%d", p.Epoch, p.Seq) 
 // MarshalText returns String, so that a position is one word in logs and JSON.
 func (p Position) MarshalText() ([]byte, error) { return []byte(p.String()), nil }
 
+// epochAhead is how far an epoch may lie after the time at which it is written.
+const epochAhead = 365 * 24 * time.Hour
+
+// MaxEpoch returns the greatest epoch that a record, a version or a report of
+// the time t may name. A builder names an epoch by the seconds since 1970, or by
+// the epoch before plus one; a greater epoch than this is an attack or damage,
+// and could never be followed by another one.
+func MaxEpoch(t time.Time) uint64 { return uint64(max(0, t.Add(epochAhead).Unix())) }
+
 // ParsePosition reads what String printed.
 func ParsePosition(s string) (Position, error) {
 	var p Position

@@ -3,6 +3,7 @@ package ident
 import (
 	"bytes"
 	"cmp"
+	"strings"
 )
 
 // OverlayKind says which process writes an overlay and what it is for. The
@@ -31,7 +32,30 @@ type Rejected struct {
 	Type   string // type URL
 	Name   string
 	Sum    [16]byte // of name and content: another content of that name is not meant
-	Client string   // name and version of the clients
+	Client string   // name, version and protocol of the clients; see Client
+}
+
+// What a client's text ends with.
+const (
+	overDelta = " (delta)"
+	overSotW  = " (state of the world)"
+)
+
+// Client returns how a quarantine names the clients with a user agent that use one
+// protocol. The user agent alone names those of both.
+func Client(userAgent string, delta bool) string {
+	if delta {
+		return userAgent + overDelta
+	}
+	return userAgent + overSotW
+}
+
+// UserAgent returns the user agent in the result of Client.
+func UserAgent(client string) string {
+	if agent, ok := strings.CutSuffix(client, overDelta); ok {
+		return agent
+	}
+	return strings.TrimSuffix(client, overSotW)
 }
 
 // Compare orders by type, name, client and content.
@@ -39,8 +63,18 @@ func (r Rejected) Compare(o Rejected) int {
 	return cmp.Or(cmp.Compare(r.Type, o.Type), cmp.Compare(r.Name, o.Name), cmp.Compare(r.Client, o.Client), bytes.Compare(r.Sum[:], o.Sum[:]))
 }
 
-// Resource is a rejected resource, and a class of proxies that is served it.
+// Resource is a rejected resource, or a rejected piece of one, and a class of
+// proxies that is served it.
 type Resource struct {
-	Rejected
-	Class []byte // as the model encodes a proxy class
+	Rejected        // Sum is that of the piece, if Piece is not empty
+	Class    []byte // as the model encodes a proxy class
+	// Piece is the virtual host or filter chain that is rejected, for people. If it
+	// is not empty, Value takes the place of that piece in every content that has
+	// it.
+	Piece string
+	// Closed: Value refuses requests or connections, and is no earlier content.
+	Closed bool
+	// By is the identity or address of a client that rejected it. The number of
+	// quarantines with one By is limited.
+	By string
 }

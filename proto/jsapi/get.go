@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"strconv"
 	"time"
 
@@ -14,10 +15,12 @@ import (
 
 // Message is a message of a stream.
 type Message struct {
-	Seq    uint64
-	Time   time.Time
-	Header nats.Header
-	Data   []byte
+	Seq     uint64
+	Time    time.Time
+	Subject string
+	Header  nats.Header // nil if it cannot be read
+	Data    []byte
+	Size    int // of headers and data, in bytes; only Get sets it
 }
 
 // GetRequest asks for one message: the one at Seq, the first one under NextFor
@@ -35,10 +38,11 @@ func Get(ctx context.Context, nc *nats.Conn, stream string, r GetRequest) (Messa
 	var answer struct {
 		Response
 		Message *struct {
-			Seq    uint64    `json:"seq"`
-			Header []byte    `json:"hdrs"`
-			Data   []byte    `json:"data"`
-			Time   time.Time `json:"time"`
+			Seq     uint64    `json:"seq"`
+			Subject string    `json:"subject"`
+			Header  []byte    `json:"hdrs"`
+			Data    []byte    `json:"data"`
+			Time    time.Time `json:"time"`
 		} `json:"message"`
 	}
 	if err := Call(ctx, nc, MessageGet+stream, r, &answer); err != nil {
@@ -47,21 +51,27 @@ func Get(ctx context.Context, nc *nats.Conn, stream string, r GetRequest) (Messa
 	if answer.Message == nil {
 		return Message{}, errors.New("the server's answer holds no message")
 	}
-	m := Message{Seq: answer.Message.Seq, Time: answer.Message.Time, Data: answer.Message.Data}
+	m := Message{Seq: answer.Message.Seq, Time: answer.Message.Time, Subject: answer.Message.Subject, Data: answer.Message.Data}
+	m.Size = len(answer.Message.Header) + len(m.Data)
 	if len(answer.Message.Header) > 0 {
-		var err error
-		if m.Header, err = nats.DecodeHeadersMsg(answer.Message.Header); err != nil {
-			return Message{}, fmt.Errorf("headers of message %d: %w", m.Seq, err)
-		}
+		// Without headers that can be read, no reader takes it for one of ours.
+		m.Header, _ = nats.DecodeHeadersMsg(answer.Message.Header)
 	}
 	return m, nil
 }
 
 // ParseDirect reads one answer to a Direct Get. The error is
-// jetstream.ErrMsgNotFound if there is no such message, or no further one.
+// jetstream.ErrMsgNotFound if there is no such message, or no further one, and
+// ErrHeaders if the message's headers cannot be read.
 func ParseDirect(m *nats.Msg) (Message, error) {
+	// A message may hold anything, such as the status of an answer. Only the
+	// server adds a time, behind all headers of the message.
+	if len(m.Header.Values(jetstream.TimeStampHeaer)) > 0 {
+		return ParseRepeated(m)
+	}
 	switch status := m.Header.Get("Status"); status {
 	case "":
+		return Message{}, ErrHeaders
 	case "204", "404":
 		return Message{}, jetstream.ErrMsgNotFound
 	case "503":
@@ -69,15 +79,39 @@ func ParseDirect(m *nats.Msg) (Message, error) {
 	default:
 		return Message{}, fmt.Errorf("status %s %s", status, m.Header.Get("Description"))
 	}
-	seq, err := strconv.ParseUint(m.Header.Get(jetstream.SequenceHeader), 10, 64)
-	if err != nil {
-		return Message{}, fmt.Errorf("answer without a sequence: %w", err)
+}
+
+// ErrHeaders reports that the headers of a message cannot be read. Some client
+// wrote them by hand.
+var ErrHeaders = errors.New("its headers cannot be read")
+
+// ParseRepeated reads a message of a stream that the server has sent with
+// headers of its own: one that it republished, or found for a Direct Get. Header
+// of the result is that of the stream's message, without those of the server.
+func ParseRepeated(m *nats.Msg) (Message, error) {
+	own := maps.Clone(m.Header)
+	// The message may have such headers too; the server's come after them.
+	last := func(name string) string {
+		all := m.Header.Values(name)
+		if len(all) == 0 {
+			return ""
+		}
+		if own[name] = all[:len(all)-1]; len(all) == 1 {
+			delete(own, name)
+		}
+		return all[len(all)-1]
 	}
-	at, err := time.Parse(time.RFC3339Nano, m.Header.Get(jetstream.TimeStampHeaer))
+	last(jetstream.StreamHeader)
+	subject := last(jetstream.SubjectHeader)
+	seq, err := strconv.ParseUint(last(jetstream.SequenceHeader), 10, 64)
 	if err != nil {
-		return Message{}, fmt.Errorf("answer without a time: %w", err)
+		return Message{}, fmt.Errorf("%w: the sequence: %w", ErrHeaders, err)
 	}
-	return Message{Seq: seq, Time: at, Header: m.Header, Data: m.Data}, nil
+	at, err := time.Parse(time.RFC3339Nano, last(jetstream.TimeStampHeaer))
+	if err != nil {
+		return Message{}, fmt.Errorf("%w: the time: %w", ErrHeaders, err)
+	}
+	return Message{Seq: seq, Time: at, Subject: subject, Header: own, Data: m.Data}, nil
 }
 
 // Response is the part that the answers of the API have in common. An answer

@@ -3,6 +3,8 @@ package jsapi_test
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"testing"
 
 	"github.com/nats-io/nats.go"
@@ -58,6 +60,28 @@ func TestParseDirect(t *testing.T) {
 		h.Del(missing)
 		if _, err := jsapi.ParseDirect(&nats.Msg{Header: h}); err == nil {
 			t.Errorf("an answer without %s is accepted", missing)
+		}
+	}
+}
+
+// TestForgedAnswer reads messages whose writers gave them headers of the server: the
+// headers that the server added count, and the others stay in Header (BUS-2).
+func TestForgedAnswer(t *testing.T) {
+	own := nats.Header{"Nats-Sequence": {"7"}, "Nats-Time-Stamp": {"2026-01-02T03:04:05Z"}, "Nats-Subject": {"a.b"}, "Nats-Stream": {"S"}}
+	forged := nats.Header{
+		"Nats-Sequence": {"1", "7"}, "Nats-Time-Stamp": {"2020-01-02T03:04:05Z", "2026-01-02T03:04:05Z"}, "Nats-Subject": {"x.y", "a.b"},
+		"Nats-Stream": {"T", "S"}, "Status": {"404"}, "Other": {"o"},
+	}
+	for name, test := range map[string]struct{ header, stored nats.Header }{
+		"own":    {own, nats.Header{}},
+		"forged": {forged, nats.Header{"Nats-Sequence": {"1"}, "Nats-Time-Stamp": {"2020-01-02T03:04:05Z"}, "Nats-Subject": {"x.y"}, "Nats-Stream": {"T"}, "Status": {"404"}, "Other": {"o"}}},
+	} {
+		m, err := jsapi.ParseDirect(&nats.Msg{Header: test.header})
+		if err != nil || m.Seq != 7 || m.Time.Year() != 2026 || m.Subject != "a.b" {
+			t.Errorf("%s: %+v, %v", name, m, err)
+		}
+		if !maps.EqualFunc(m.Header, test.stored, slices.Equal) {
+			t.Errorf("%s: header is %v, want %v", name, m.Header, test.stored)
 		}
 	}
 }

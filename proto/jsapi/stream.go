@@ -55,6 +55,12 @@ func (f *Faults) History(c jetstream.StreamConfig, messages string) {
 	f.Must(c.SubjectTransform == nil, "subject_transform", "set", "unset", "subjects say what "+messages+" are about")
 }
 
+// Republish adds that the stream republishes: the server would copy its messages to
+// any subject, another stream's too, without asking which client may publish there.
+func (f *Faults) Republish(c jetstream.StreamConfig) {
+	f.Must(c.RePublish == nil, "republish", "set", "unset", "no client may write to the subjects of others, and so no stream for it")
+}
+
 // Age adds a max_age below the promised one; 0 is for ever.
 func (f *Faults) Age(c jetstream.StreamConfig, promised time.Duration, messages string) {
 	if c.MaxAge == 0 || promised > 0 && c.MaxAge >= promised {

@@ -4,11 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"meshlog.dev/events"
 	"meshlog.dev/proto/ident"
@@ -43,6 +46,9 @@ type Options struct {
 	// Changed is called after each version and each change of leadership,
 	// from the builder's goroutine; it must not block.
 	Changed func()
+	// Extend, if not nil, adds to each report what only the process knows. It must
+	// be safe for concurrent use.
+	Extend func(*reportv1.BuilderReport)
 }
 
 // Builder is a Machine with goroutines, clock and select.
@@ -50,6 +56,7 @@ type Builder struct {
 	o       Options
 	calls   chan func(context.Context) error // own runs them
 	report  atomic.Pointer[reportv1.BuilderReport]
+	away    atomic.Pointer[away] // nil: connected
 	records chan reading
 
 	// Only the goroutine that runs own uses the fields below.
@@ -60,6 +67,12 @@ type Builder struct {
 	ticks    int
 	news     bool // there is a version, or a change of leadership, to call Changed for
 	resigned bool
+}
+
+// away is since when there is no connection, and why.
+type away struct {
+	since  time.Time
+	reason string
 }
 
 // connection reads log and chain until it is hung up.
@@ -88,7 +101,21 @@ func New(o Options) *Builder {
 	}
 	b := &Builder{o: o, calls: make(chan func(context.Context) error), records: make(chan reading)}
 	b.report.Store(&reportv1.BuilderReport{Builder: o.ID, Build: o.Build})
+	b.setAway("it has not connected yet")
 	return b
+}
+
+// setAway notes why there is no connection; an empty reason: there is one.
+func (b *Builder) setAway(reason string) {
+	var now *away
+	if reason != "" {
+		now = &away{time.Now(), reason}
+		if was := b.away.Load(); was != nil {
+			now.since = was.since
+		}
+	}
+	b.away.Store(now)
+	b.o.Metrics.away.Store(now)
 }
 
 // call makes own run f, and returns once f has begun, or when ctx is done. An error of f ends the connection.
@@ -115,16 +142,29 @@ func ask[T any](ctx context.Context, b *Builder, f func(*Machine) T) (t T, err e
 const reportWithin = 100 * time.Millisecond
 
 // Report returns the state of the builder: as of now or, while the builder is
-// busy, as of the last call that was answered. Safe for concurrent use; the
-// result must not be changed.
+// busy, as of the last call that was answered; since when it is away is always as
+// of now. Safe for concurrent use; the caller may set fields of the result, and
+// must not change what they refer to.
 func (b *Builder) Report() *reportv1.BuilderReport {
 	ctx, cancel := context.WithTimeout(context.Background(), reportWithin)
 	defer cancel()
-	r, err := ask(ctx, b, (*Machine).Report)
+	state, err := ask(ctx, b, (*Machine).Report)
 	if err != nil {
-		return b.report.Load()
+		state = b.report.Load()
 	}
-	b.report.Store(r)
+	b.report.Store(state)
+	r := new(reportv1.BuilderReport)
+	state.ProtoReflect().Range(func(field protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+		r.ProtoReflect().Set(field, v)
+		return true
+	})
+	r.Warnings = slices.Clone(r.GetWarnings())
+	if away := b.away.Load(); away != nil {
+		r.Away, r.AwayReason = timestamppb.New(away.since), away.reason
+	}
+	if b.o.Extend != nil {
+		b.o.Extend(r)
+	}
 	return r
 }
 
@@ -143,7 +183,9 @@ func (b *Builder) Digests(ctx context.Context, s ident.Shard, session string, ki
 func (b *Builder) Heard(ctx context.Context, r *reportv1.FrontendReport) error {
 	return b.call(ctx, func(ctx context.Context) error {
 		if mismatch := r.GetChainMismatch(); mismatch != nil {
-			b.m.WantEpoch(store.VersionOf(mismatch.GetOwn()))
+			if root, err := store.HashFrom(mismatch.GetOwnRoot()); err == nil {
+				b.m.Claim(r.GetFrontend(), store.VersionOf(mismatch.GetOwn()), root)
+			}
 			b.pace.again()
 		}
 		if b.m.Heard(r); b.conn == nil {
@@ -317,6 +359,7 @@ func (b *Builder) connect(ctx context.Context) error {
 	}
 	readCtx, hangUp := context.WithCancel(ctx)
 	b.conn = &connection{hangUp: hangUp, acks: recs}
+	b.setAway("")
 	b.conn.readers.Go(func() { b.readLog(readCtx, recs) })
 	have, root := b.m.HeadVersion()
 	b.conn.readers.Go(func() { b.readChain(readCtx, heads, have, root) })
@@ -362,6 +405,7 @@ func (b *Builder) lost(err error) {
 		b.o.Logger.Warn("builder: connecting again", "error", err)
 	}
 	b.disconnect()
+	b.setAway(err.Error())
 	b.retry = min(max(2*b.retry, retryFirst), retryMost)
 }
 

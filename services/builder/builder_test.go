@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -203,7 +205,7 @@ func TestTicksDoNotKeepAStandbyFromConnecting(t *testing.T) {
 			r.list()
 			leader.settle()
 		}
-		epoch(leader.WantEpoch)
+		epoch(func(head ident.Position) { leader.Claim("f1", head, ident.HashOf([]byte("lost"))) })
 		r.chain.LoseBlobs()
 		epoch(func(head ident.Position) { leader.BlobsLost(head.Epoch) })
 		head, _ := leader.HeadVersion()
@@ -221,6 +223,46 @@ func TestTicksDoNotKeepAStandbyFromConnecting(t *testing.T) {
 		synctest.Wait()
 		if got := standby.Report().GetPosition().GetEpoch(); got != head.Epoch {
 			t.Errorf("epoch %d after some seconds, want %d", got, head.Epoch)
+		}
+	})
+}
+
+// headless is a chain whose head cannot be read while down is set.
+type headless struct {
+	Feed
+	down atomic.Bool
+}
+
+func (h *headless) Head(ctx context.Context) (store.Head, error) {
+	if h.down.Load() {
+		return store.Head{}, errors.New("the stream has no leader")
+	}
+	return h.Feed.Head(ctx)
+}
+
+// BUS-4: a builder that is not connected says since when, and why.
+func TestABuilderSaysSinceWhenItIsAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		o := Options{Config: r.config("b0", "one", &memstore.File{}), Lease: leads()}
+		feed := &headless{Feed: o.Feed}
+		o.Feed = feed
+		feed.down.Store(true)
+		began := time.Now()
+		b := r.run(o)
+		<-time.After(15 * time.Second) // of the bubble's clock
+		report := b.Report()
+		if since := report.GetAway().AsTime(); !since.Equal(began) || !strings.Contains(report.GetAwayReason(), "the stream has no leader") {
+			t.Errorf("away since %v: %q; want since %v, because the stream has no leader", since, report.GetAwayReason(), began)
+		}
+		if got := b.o.Metrics.awaySeconds(); got != 15 {
+			t.Errorf("the metric says %v s, want 15", got)
+		}
+		feed.down.Store(false)
+		r.segments(1)
+		synctest.Wait()
+		if report := b.Report(); report.GetAway() != nil || b.o.Metrics.awaySeconds() != 0 {
+			t.Errorf("a builder that is connected is away: %v", report.GetAwayReason())
 		}
 	})
 }

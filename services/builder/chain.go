@@ -43,6 +43,7 @@ type chain struct {
 	since    since
 	timings  []*reportv1.StageTiming
 	ckpt     checkpoints
+	foreign  event // the last message behind a head that is no version
 }
 
 // readHead asks the chain for its head.
@@ -59,7 +60,23 @@ func (c *chain) setHead(h store.Head) {
 	if h.Version() != c.head.Version() {
 		c.standsTo = 0
 	}
+	c.passed(c.head.Foreign, h.Foreign)
 	c.head = h
+}
+
+// passed reports messages behind the head that are no versions (BUS-4). was are
+// those that were reported before.
+func (c *chain) passed(was, is *store.ForeignError) {
+	if is == nil || was != nil && was.Seq == is.Seq {
+		return
+	}
+	c.stats.Foreign += uint64(is.Messages)
+	if was != nil && was.Messages < is.Messages {
+		c.stats.Foreign -= uint64(was.Messages)
+	}
+	c.foreign = event{c.cfg.Now(), fmt.Sprintf("%v; it was passed over, and nothing that is served has changed. A client that is no builder can write to the version chain: correct the permissions of the bus (`meshlog bus-auth`), and replace the keys that it may have", is)}
+	c.cfg.Logger.Error("the newest messages of the version chain are no versions; they are passed over, and the next version follows the last good one",
+		"messages", is.Messages, "newest", is.Seq, "reason", is.Reason, "head", c.head.Version())
 }
 
 // holdsTo reports whether the head is known to be right for the log up to seq,
@@ -97,7 +114,9 @@ func (c *chain) worthAVersion() bool {
 	}
 	// A head from the future was published before a clock stepped back.
 	age := c.cfg.Now().Sub(head.GetPublishTime().AsTime()).Abs()
-	return c.head.Version().Epoch != at.Epoch || head.GetBuild() != c.cfg.Build || store.RootOf(head) != c.ledger.Content().Root() ||
+	// Messages behind the head that are no versions: a version behind them spares
+	// readers the way back.
+	return c.head.Foreign != nil || c.head.Version().Epoch != at.Epoch || head.GetBuild() != c.cfg.Build || store.RootOf(head) != c.ledger.Content().Root() ||
 		age >= CheckpointEvery(c.cfg.History)
 }
 

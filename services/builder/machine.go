@@ -83,7 +83,9 @@ type Machine struct {
 
 // stats count what happened since the start.
 type stats struct {
-	Records, Versions, Compared, Segments, Holds, Quarantines, Conflicts, Recovered, BuildErrors uint64
+	Records, Refused, Versions, Compared, Segments, Holds, Quarantines, Conflicts, Recovered, BuildErrors uint64
+	Claimed, Doubted                                                                                      uint64 // reports of frontends
+	Foreign                                                                                               uint64 // messages on the chain
 }
 
 // Open makes a Machine from the version and the fold in its store. It does not use
@@ -140,13 +142,6 @@ func (m *Machine) Lead(held bool) {
 	}
 	if m.leader = held; held {
 		failpoint.At(failpoint.BuilderLeads)
-	}
-}
-
-// WantEpoch takes a frontend's report that the chain was rewound below v.
-func (m *Machine) WantEpoch(v ident.Position) {
-	if m.epochs.want.Less(v) {
-		m.epochs.want = v
 	}
 }
 
@@ -264,6 +259,9 @@ func (m *Machine) apply(ctx context.Context, rec events.Record) error {
 		return err
 	}
 	failpoint.At(failpoint.BuilderFolded)
+	if errors.Is(rec.Err, events.ErrRefused) {
+		m.stats.Refused++
+	}
 	for _, d := range problems {
 		if m.warned++; m.warned > maxWarned {
 			continue // Read logs how many more there are

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -337,13 +338,27 @@ func TestExpiredVersionsBeginAnEpoch(t *testing.T) {
 func TestAFrontendAboveTheHeadMakesAnEpochBegin(t *testing.T) {
 	r, b := servingA(t)
 	head, _ := r.chain.Head(t.Context())
-	b.WantEpoch(ident.Position{Epoch: head.Version().Epoch, Seq: head.Version().Seq + 5})
+	b.Claim("f1", ident.Position{Epoch: head.Version().Epoch, Seq: head.Version().Seq + 5}, ident.HashOf([]byte("lost")))
 	b.settle()
 	r.list()
 	b.settle()
 	after, _ := r.chain.Head(t.Context())
 	if after.Version().Epoch <= head.Version().Epoch {
 		t.Errorf("head %v after a frontend reported a newer one than %v", after.Version(), head.Version())
+	}
+}
+
+// A report that names an epoch of the far future begins none (BUS-1): no later epoch
+// could be greater.
+func TestAReportOfAFarEpochBeginsNone(t *testing.T) {
+	r, b := servingA(t)
+	head, _ := r.chain.Head(t.Context())
+	for _, epoch := range []uint64{math.MaxUint64, ident.MaxEpoch(r.clock()) + 1000} {
+		b.Claim("f1", ident.Position{Epoch: epoch, Seq: 1}, ident.HashOf([]byte("lost")))
+		b.settle()
+	}
+	if after, _ := r.chain.Head(t.Context()); after.Version() != head.Version() || b.Position().Epoch != head.Version().Epoch {
+		t.Errorf("head %v and position %v after the reports, want %v", after.Version(), b.Position(), head.Version())
 	}
 }
 

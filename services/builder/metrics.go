@@ -2,6 +2,7 @@ package builder
 
 import (
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -36,6 +37,7 @@ type Metrics struct {
 	openHolds, openQuarantines prometheus.Gauge
 	// The leader.
 	leader, failing, refused prometheus.Gauge
+	away                     atomic.Pointer[away]
 
 	seen     stats           // counted so far
 	sources  map[string]bool // in frozen
@@ -76,6 +78,7 @@ func NewMetrics() *Metrics {
 		return factory.NewHistogram(prometheus.HistogramOpts{Name: name, Help: help, Buckets: prometheus.ExponentialBuckets(.0005, 2, 16)})
 	}
 	counts("meshlog_builder_records_total", func(s *stats) uint64 { return s.Records }, "Records of the log that this builder has folded.")
+	counts("meshlog_builder_refused_records_total", func(s *stats) uint64 { return s.Refused }, "Records that no publisher of meshlog appends, which change nothing: content of another source or role than the subject's, an epoch of the far future, or a message that a server made. Above 0: `meshlog log --op refused` names the subject; replace the keys that may publish there.")
 	m.unfolded = gauge("meshlog_builder_unfolded_records", "Records that were read and not folded. A standby keeps the records after the head; a leader above 0 for long cannot keep up: give it more CPU.")
 	m.position = twoParts("meshlog_builder_position", "Position of the log up to which this builder has folded, in two parts.")
 	m.logLag = histogram("meshlog_builder_log_lag_seconds", "Seconds from when the log has the first change of a version (by the bus's clock) until this builder has read it. If it is long, the bus or the network to it is slow, or the clocks differ.")
@@ -106,14 +109,27 @@ func NewMetrics() *Metrics {
 
 	counts("meshlog_builder_holds_total", func(s *stats) uint64 { return s.Holds }, "Mass losses of a source that were held back.")
 	counts("meshlog_builder_quarantines_total", func(s *stats) uint64 { return s.Quarantines }, "Resources that were put into quarantine because proxies rejected them.")
-	m.openQuarantines = gauge("meshlog_builder_open_quarantines", "Resources in quarantine, 100 at most: every frontend serves their last good content. Above 0: `meshlog diagnostics` says what to correct; correcting it lifts them.")
+	m.openQuarantines = gauge("meshlog_builder_open_quarantines", "Rejections in quarantine, 100 at most and 10 of one client: every frontend serves the last good content of the resources or pieces, or refuses. Above 0: `meshlog diagnostics` says what to correct; correcting it lifts them.")
 	m.openHolds = gauge("meshlog_builder_open_holds", "Mass losses that wait for approval. Above 0: `meshlog approve` lists them; approve the intended ones, restore the objects of the others.")
 
 	m.leader = gauge("meshlog_builder_leader", "1 while this builder holds the lease. The sum over all builders should be 1: at 0 for long no version is published; above 1 for long the network is cut.")
+	factory.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "meshlog_builder_away_seconds", Help: "Seconds since which this builder is not connected to log and version chain; 0: it is. From 10 s on it is not ready, and /readyz says why.",
+	}, m.awaySeconds)
+	counts("meshlog_builder_foreign_messages_total", func(s *stats) uint64 { return s.Foreign }, "Messages on the version chain that are no versions, seen behind a head. Readers pass them over. Above 0: a client that is no builder can write there; correct the permissions of the bus.")
+	counts("meshlog_builder_claimed_epochs_total", func(s *stats) uint64 { return s.Claimed }, "Epochs that began because a frontend reported a version that the chain does not have, one a minute at most. See why the chain lost it; if it never had it, replace the frontends' key.")
+	counts("meshlog_builder_refused_claims_total", func(s *stats) uint64 { return s.Doubted }, "Reports of frontends about versions that cannot exist; nothing was done. The builder's log names the frontend: delete its file, or replace the frontends' key.")
 	m.failing = gauge("meshlog_builder_failing", "1 while /debug/builder shows an error.")
 	counts("meshlog_builder_compared_roots_total", func(s *stats) uint64 { return s.Compared }, "Versions of other builders whose root this builder found equal to its own.")
 	m.refused = gauge("meshlog_builder_refused", "1 after this builder made another content of the same log than the leader; it no longer leads. One of the two machines cannot be trusted: compare with `meshlog verify`.")
 	return m
+}
+
+func (m *Metrics) awaySeconds() float64 {
+	if away := m.away.Load(); away != nil {
+		return time.Since(away.since).Seconds()
+	}
+	return 0
 }
 
 // observe updates the metrics. The builder's goroutine calls it.

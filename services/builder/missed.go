@@ -17,6 +17,26 @@ type missed struct {
 	overlays   []events.Event
 }
 
+// owed holds missed overlays that are not acknowledged yet, because they were too
+// large for one append with the segment.
+type owed struct {
+	epoch    uint64 // they belong to this epoch or a later one; 0: none are owed
+	overlays []events.Event
+}
+
+// owes reports whether the epoch has begun for which overlays are owed. A builder pays
+// whether it leads or not, because no other one may know them.
+func (e *epochs) owes() bool { return e.owed.epoch > 0 && e.ledger.Position().Epoch >= e.owed.epoch }
+
+// payOwed appends the owed overlays, which follow the segment of their epoch.
+func (e *epochs) payOwed(ctx context.Context) error {
+	if err := e.cfg.Log.AppendEach(ctx, e.owed.overlays); err != nil {
+		return fmt.Errorf("append the overlays that the log had before: %w", err)
+	}
+	e.owed = owed{}
+	return nil
+}
+
 // readMissed reads the overlays on the log after the last record that the fold is
 // known to have. It may take long; after an error the next call continues.
 func (e *epochs) readMissed(ctx context.Context) error {

@@ -134,7 +134,7 @@ func with(v *reportv1.Verdict, applied, undecided uint32, rejectedBy ...string) 
 	return &reportv1.Verdict{
 		TypeUrl: v.GetTypeUrl(), Name: v.GetName(), Sum: v.GetSum(), Client: v.GetClient(), Class: v.GetClass(), Message: v.GetMessage(),
 		GoodSum: v.GetGoodSum(), Good: v.GetGood(),
-		Applied: applied, Undecided: undecided, Rejected: uint32(len(rejectedBy)), RejectedBy: rejectedBy,
+		Applied: applied, Undecided: undecided, Rejected: uint32(len(rejectedBy)), Rejectors: rejectors(rejectedBy),
 	}
 }
 
@@ -338,7 +338,7 @@ func TestQuarantinesAreBounded(t *testing.T) {
 	r, d := rejecting(t)
 	var verdicts []*reportv1.Verdict
 	for i := range jury.MaxQuarantines + 5 {
-		v := with(r.verdict(), 0, 0, "p1", "p2")
+		v := with(r.verdict(), 0, 0, fmt.Sprint("p", i), fmt.Sprint("q", i))
 		v.Client = fmt.Sprintf("envoy 1.%d", i)
 		verdicts = append(verdicts, v)
 	}
@@ -351,4 +351,81 @@ func TestQuarantinesAreBounded(t *testing.T) {
 	if !slices.ContainsFunc(d.Report().GetDiagnostics(), func(d *snapshotv1.Diagnostic) bool { return d.GetCode() == "quarantines" }) {
 		t.Error("no diagnostic says that there are too many")
 	}
+}
+
+// A client that invents user agents and node ids fills a tenth of the quarantine;
+// others find room in it (XDS-5).
+func TestOneClientFillsNoQuarantine(t *testing.T) {
+	for name, from := range map[string]*reportv1.Rejector{
+		"one identity": {Identity: "spiffe://mesh/ns/shop/sa/web"}, "one address": {Address: "10.0.0.1"},
+	} {
+		r, d := rejecting(t)
+		var verdicts []*reportv1.Verdict
+		for i := range 100 {
+			v := with(r.verdict(), 0, 0, "x")
+			v.Client = fmt.Sprintf("invented %03d", i)
+			v.Rejectors = nil
+			for n := range 2 {
+				v.Rejectors = append(v.Rejectors, &reportv1.Rejector{Proxy: fmt.Sprint("node ", i, n), Identity: from.GetIdentity(), Address: from.GetAddress()})
+				if from.GetIdentity() != "" {
+					v.Rejectors[n].Address = fmt.Sprint("10.0.", i, ".", n)
+				}
+			}
+			verdicts = append(verdicts, v)
+		}
+		for range 3 {
+			d.hear("f0", verdicts...)
+			r.pass(3 * time.Second)
+		}
+		if got := quarantined(d); len(got) != jury.MaxByOne {
+			t.Errorf("%s holds %d entries of the quarantine, want %d", name, len(got), jury.MaxByOne)
+		}
+		if !slices.ContainsFunc(d.Report().GetDiagnostics(), func(d *snapshotv1.Diagnostic) bool {
+			return d.GetCode() == "quarantines" && strings.Contains(d.GetReason(), from.GetIdentity()+from.GetAddress())
+		}) {
+			t.Errorf("no diagnostic names %s: %v", name, d.Report().GetDiagnostics())
+		}
+		d.hear("f0", append(verdicts[:20:20], with(r.verdict(), 0, 0, "p1", "p2"))...)
+		if got := quarantined(d); len(got) != jury.MaxByOne+1 {
+			t.Errorf("%s: what others reject is not in quarantine: %v", name, got)
+		}
+	}
+}
+
+// Two proxies behind one address count as one: it is believed if it is all there
+// is, and not while others have not answered (XDS-5).
+func TestProxiesOfOnePlace(t *testing.T) {
+	for undecided, want := range map[uint32]int{0: 1, 1: 0} {
+		r, d := rejecting(t)
+		v := with(r.verdict(), 0, undecided, "p1", "p2")
+		v.Rejectors[0].Address, v.Rejectors[1].Address = "10.0.0.1", "10.0.0.1"
+		d.hear("f0", v)
+		r.pass(3 * time.Second)
+		d.hear("f0", v)
+		if got := quarantined(d); len(got) != want {
+			t.Errorf("%d proxies have not answered; in quarantine: %v", undecided, got)
+		}
+	}
+}
+
+// What proxies reject over one protocol still reaches those of the same version
+// that use the other one (PRO-5).
+func TestQuarantineNamesTheProtocol(t *testing.T) {
+	r, d := rejecting(t)
+	rejected, applied := with(r.verdict(), 0, 0, "p1", "p2"), with(r.verdict(), 2, 0)
+	rejected.Client = (&proxy.Proxy{UserAgent: "envoy 1.40.0"}).Client()
+	applied.Client = (&proxy.Proxy{UserAgent: "envoy 1.40.0", Delta: true}).Client()
+	applied.Class = nil
+	d.hear("f0", rejected, applied)
+	if got := quarantined(d); len(got) != 1 || !strings.Contains(got[0], "envoy 1.40.0 (state of the world)") {
+		t.Errorf("in quarantine: %v", got)
+	}
+}
+
+// rejectors returns proxies that reject, each in a place of its own.
+func rejectors(ids []string) (all []*reportv1.Rejector) {
+	for _, id := range ids {
+		all = append(all, &reportv1.Rejector{Proxy: id, Address: id})
+	}
+	return all
 }

@@ -121,7 +121,19 @@ func (m *Machine) Report() *reportv1.BuilderReport {
 	if err := m.failure(); err != nil {
 		r.Error = err.Error()
 	}
+	r.Warnings = m.warnings()
 	return r
+}
+
+// warnings returns what needs attention although the builder works.
+func (m *Machine) warnings() (all []string) {
+	now := m.cfg.Now()
+	for _, e := range []event{m.chain.foreign, m.epochs.claims.counted, m.epochs.claims.refused} {
+		if e.recent(now) {
+			all = append(all, e.text)
+		}
+	}
+	return all
 }
 
 // failure returns the most severe error of this builder, or nil.

@@ -27,10 +27,11 @@ type epochs struct {
 	chain  *chain
 	gen    uint64 // the connection in which the log was compared
 
-	want     ident.Position           // begin an epoch above it: a frontend reported a newer version than the head
+	claims   claims                   // frontends report newer versions than the head: begin an epoch above them
 	blobless uint64                   // the bus has lost the blobs of this epoch
 	baseless map[ident.Hash]time.Time // bases of segments that are not found, and since when
 	missed   missed
+	owed     owed
 }
 
 // connect compares the ledger and the head with the log, until they agree.
@@ -42,6 +43,11 @@ func (e *epochs) connect(ctx context.Context, leader bool) error {
 		return err
 	}
 	for {
+		if e.owes() {
+			if err := e.payOwed(ctx); err != nil {
+				return err
+			}
+		}
 		reason, err := e.rewound(ctx)
 		if err != nil || reason == "" {
 			return err
@@ -267,10 +273,19 @@ func (e *epochs) due() func(context.Context) error {
 	}
 	at, seg, head := e.ledger.Position(), e.ledger.Fold().Segment(), e.chain.head
 	switch {
+	case e.owes():
+		return e.payOwed
 	case at.Epoch == 0:
 		return epoch("the log has none yet")
-	case e.want.Epoch >= at.Epoch:
-		return epoch("a frontend has a version that is not on the chain")
+	case e.claimed():
+		return func(ctx context.Context) error {
+			before := e.stats.Segments
+			err := e.beginEpoch(ctx, "a frontend has a version that is not on the chain", true)
+			if e.stats.Segments > before { // else other records came first
+				e.believed()
+			}
+			return err
+		}
 	case e.blobless >= at.Epoch:
 		return epoch("the bus has lost its blobs, and with them the content of versions")
 	case head.Manifest == nil && head.Seq > 0 && seg.VersionsSeq != head.Seq,
@@ -358,9 +373,11 @@ func (e *epochs) segment(ctx context.Context, seg events.Segment, rows iter.Seq2
 	// After a crash here the segment is valid, and the next leader reads it.
 	_, err = e.cfg.Log.Append(ctx, batch, fence)
 	if errors.Is(err, events.ErrTooLarge) && len(again) > 0 {
-		// Append them one by one. A crash in between loses the rest.
+		// Append them one by one. A crash in between loses the rest. An append of the
+		// segment without an answer does not: it may arrive late.
+		e.owed = owed{max(seg.Epoch, 1), again}
 		if _, err = e.cfg.Log.Append(ctx, batch[:1], fence); err == nil {
-			err = e.cfg.Log.AppendEach(ctx, again)
+			err = e.payOwed(ctx)
 		}
 	}
 	if errors.Is(err, events.ErrConflict) {
@@ -383,7 +400,7 @@ func (e *epochs) next(ctx context.Context) (uint64, error) {
 	if err != nil || rec.Seq != 0 && seg.Epoch > here {
 		return 0, err
 	}
-	known := max(here, e.chain.head.Version().Epoch, e.want.Epoch)
+	known := max(here, e.chain.head.Version().Epoch, e.claims.newest.own.Epoch)
 	if seg != nil {
 		known = max(known, seg.Epoch)
 	}

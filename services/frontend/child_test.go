@@ -32,7 +32,7 @@ import (
 	"meshlog.dev/store/memstore"
 )
 
-// Benchmarks measure a server in a process of its own, so that the figures exclude
+// Benchmarks, and tests of memory, measure a server in a process of its own, so that the figures exclude
 // the clients. The process is this test program with childEnv set.
 const childEnv = "MESHLOG_FRONTEND_CHILD"
 
@@ -52,6 +52,8 @@ type childTask struct {
 	// Floor selects a server that uses nothing but grpc and writes each change
 	// unchanged to all streams.
 	Floor bool
+	// DefaultLimits limits the frontend as usual; else new streams are not limited.
+	DefaultLimits bool
 }
 
 // childStats is the JSON that a child prints once it listens, and after each line
@@ -59,7 +61,7 @@ type childTask struct {
 type childStats struct {
 	Address     string
 	CPU         time.Duration // so far
-	RSS         uint64        // RSS and the fields below are set only after "settle"
+	RSS         uint64        // RSS and the fields below are set only after "settle"; RSS after "peak", too
 	Heap, Stack uint64
 	Goroutines  int
 }
@@ -81,7 +83,7 @@ func serveChild(in io.Reader, out io.Writer) error {
 	if task.Floor {
 		serve = serveFloor
 	}
-	change, err := serve(l, task.Services)
+	change, err := serve(l, task)
 	if err != nil {
 		return err
 	}
@@ -101,6 +103,9 @@ func serveChild(in io.Reader, out io.Writer) error {
 			var m runtime.MemStats
 			runtime.ReadMemStats(&m)
 			s.Heap, s.Stack, s.Goroutines, s.RSS = m.HeapAlloc, m.StackInuse, runtime.NumGoroutine(), residentBytes()
+			resetPeak()
+		case "peak":
+			s.RSS = peakBytes()
 		}
 	}
 }
@@ -114,17 +119,19 @@ func (fatal) Fatalf(format string, args ...any) { panic(fmt.Sprintf(format, args
 
 // serveFrontend serves a mesh with the given number of services on one listener
 // until the process ends. Each change is to the endpoints of the first service.
-func serveFrontend(l net.Listener, services int) (change func(), err error) {
+func serveFrontend(l net.Listener, task childTask) (change func(), err error) {
 	chain := memstore.NewChain()
 	mesh := frontendtest.NewMesh(fatal{}, chain)
 	changes := []Change{Put("listener", Listener("http", 10000, "routes")), Put("routes", Routes("routes", To("c0", 1)))}
-	for i := range services {
+	for i := range task.Services {
 		name := fmt.Sprint("c", i)
 		changes = append(changes, Put(name, Cluster(name, 1)), Put(name+"-endpoints", Endpoints(name, 1)))
 	}
 	mesh.Publish(changes...)
 	limits := frontend.DefaultLimits()
-	limits.StreamsPerSecond, limits.FirstAnswers = 1e6, 1e6
+	if !task.DefaultLimits {
+		limits.StreamsPerSecond, limits.FirstAnswers = 1e6, 1e6
+	}
 	serving := make(chan struct{}, 1)
 	s, err := frontend.New(frontend.Config{
 		ID: "f1", Build: "bench", Listeners: []net.Listener{l}, Logger: slog.New(slog.DiscardHandler),
@@ -158,7 +165,7 @@ type floor struct {
 	streams map[chan *discoveryv3.DiscoveryResponse]bool
 }
 
-func serveFloor(l net.Listener, services int) (change func(), err error) {
+func serveFloor(l net.Listener, _ childTask) (change func(), err error) {
 	f := &floor{streams: map[chan *discoveryv3.DiscoveryResponse]bool{}}
 	s := grpc.NewServer()
 	discoveryv3.RegisterAggregatedDiscoveryServiceServer(s, f)
@@ -229,6 +236,24 @@ func residentBytes() uint64 {
 	}
 	return resident * uint64(os.Getpagesize())
 }
+
+// peakBytes returns the most memory that the process has had since resetPeak; 0 if it
+// is unknown.
+func peakBytes() uint64 {
+	b, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		return 0
+	}
+	var kib uint64
+	for line := range strings.Lines(string(b)) {
+		if _, err := fmt.Sscanf(line, "VmHWM: %d kB", &kib); err == nil {
+			return kib << 10
+		}
+	}
+	return 0
+}
+
+func resetPeak() { _ = os.WriteFile("/proc/self/clear_refs", []byte("5"), 0) }
 
 // child is a server in a process of its own.
 type child struct {

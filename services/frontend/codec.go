@@ -3,6 +3,7 @@ package frontend
 import (
 	"fmt"
 	"iter"
+	"unicode/utf8"
 
 	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/mem"
@@ -27,7 +28,7 @@ type codec struct {
 // MB, which it clears every time.
 func newCodec() (codec, error) {
 	var exponents []uint8
-	for e := uint8(8); e <= 23; e++ {
+	for e := uint8(8); 1<<e <= maxRequest; e++ {
 		exponents = append(exponents, e)
 	}
 	pool, err := mem.NewBinaryTieredBufferPool(exponents...)
@@ -55,6 +56,8 @@ type request struct {
 	// would reach the client as INTERNAL.
 	malformed error
 	buffer    mem.Buffer
+	size      int // bytes of the message
+	runs      int // of names
 }
 
 // resumes reports whether the client that begins with this request was served
@@ -68,6 +71,38 @@ func (r *request) free() {
 		r.buffer.Free()
 	}
 	*r = request{delta: r.delta, wantNode: r.wantNode}
+}
+
+// dropNode makes a request independent of the received bytes, which mostly are its
+// node, and gives them back: a first request may wait in line for long. It returns
+// how many bytes the request keeps.
+func (r *request) dropNode() (size int) {
+	if r.node == nil {
+		return r.size
+	}
+	f := r.fields()
+	var rest []byte
+	for b := r.buffer.ReadOnlyData(); len(b) > 0; {
+		number, _, n := names.Field(b)
+		if n < 0 {
+			break // decode has read it
+		}
+		if number != f.node {
+			rest = append(rest, b[:n]...)
+		}
+		b = b[n:]
+	}
+	r.free()
+	r.size = len(rest)
+	r.malformed = r.decode(rest)
+	return r.size
+}
+
+func (r *request) fields() *fields {
+	if r.delta {
+		return &deltaRequestFields
+	}
+	return &requestFields
 }
 
 // response is a DiscoveryResponse or, if Delta is set, a
@@ -117,9 +152,9 @@ func (codec) Marshal(v any) (mem.BufferSlice, error) {
 // buffers returns the head, which belongs to this response, and the resources,
 // whose slices all streams share that send the same list.
 func (r *response) buffers() mem.BufferSlice {
-	encode := func() any { return encode(r.Resources, r.Delta) }
+	encode := func() any { return encode(r.Resources, r.Delta, r.Marked) }
 	var resources mem.BufferSlice
-	if r.Memo != nil {
+	if r.Memo != nil && !r.Marked {
 		resources = r.Memo.Do(r.Delta, encode).(mem.BufferSlice)
 	} else {
 		resources = encode().(mem.BufferSlice)
@@ -135,10 +170,10 @@ const (
 )
 
 // encode returns the field "resources" of a response.
-func encode(resources []*xds.Resource, delta bool) mem.BufferSlice {
+func encode(resources []*xds.Resource, delta, marked bool) mem.BufferSlice {
 	var buffers mem.BufferSlice
 	left := 0 // bytes that are to be copied
-	for b := range slicesOf(resources, delta) {
+	for b := range slicesOf(resources, delta, marked) {
 		if len(b) < smallSlice {
 			left += len(b)
 		}
@@ -150,7 +185,7 @@ func encode(resources []*xds.Resource, delta bool) mem.BufferSlice {
 			merged = nil
 		}
 	}
-	for b := range slicesOf(resources, delta) {
+	for b := range slicesOf(resources, delta, marked) {
 		switch {
 		case len(b) >= smallSlice:
 			flush()
@@ -168,11 +203,14 @@ func encode(resources []*xds.Resource, delta bool) mem.BufferSlice {
 }
 
 // slicesOf yields the slices that resources consist of on the wire.
-func slicesOf(resources []*xds.Resource, delta bool) iter.Seq[[]byte] {
+func slicesOf(resources []*xds.Resource, delta, marked bool) iter.Seq[[]byte] {
 	return func(yield func([]byte) bool) {
 		for _, r := range resources {
 			head := r.Head
-			if delta {
+			switch {
+			case marked:
+				head = stream.MarkedHead(r)
+			case delta:
 				head = r.DeltaHead
 			}
 			if !yield(head) {
@@ -189,7 +227,7 @@ func slicesOf(resources []*xds.Resource, delta bool) iter.Seq[[]byte] {
 
 func (r *response) head() []byte {
 	controlPlane := protowire.Number(responseControlPlane)
-	size := len(r.Version) + len(r.Type.URL()) + len(r.Nonce) + len(r.identifier) + 16
+	size := len(r.Version) + len(r.URL()) + len(r.Nonce) + len(r.identifier) + 16
 	if r.Delta {
 		controlPlane = deltaResponseControlPlane
 		for _, name := range r.Removed {
@@ -202,7 +240,7 @@ func (r *response) head() []byte {
 		head = protowire.AppendString(head, s)
 	}
 	text(responseVersion, r.Version)
-	text(responseType, r.Type.URL())
+	text(responseType, r.URL())
 	text(responseNonce, r.Nonce)
 	for _, name := range r.Removed {
 		text(deltaResponseRemoved, name)
@@ -225,7 +263,7 @@ func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 	switch v := v.(type) {
 	case *request:
 		v.free()
-		v.buffer = b
+		v.buffer, v.size = b, b.Len()
 		v.malformed = v.decode(b.ReadOnlyData())
 		return nil
 	case proto.Message:
@@ -237,40 +275,77 @@ func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 }
 
 func (r *request) decode(b []byte) error {
-	f := &requestFields
-	if r.delta {
-		f = &deltaRequestFields
-	}
+	f := r.fields()
 	for len(b) > 0 {
-		n := r.decodeNames(f, b)
-		if n == 0 {
+		n, err := r.decodeNames(f, b)
+		if err != nil {
+			return err
+		}
+		switch {
+		case n == 0:
 			n = r.decodeField(f, b)
+		case n > 0:
+			r.runs++
+		}
+		if r.runs > maxRuns {
+			return fmt.Errorf("the names in the request are scattered over more than %d places", maxRuns)
 		}
 		if n < 0 {
 			return fmt.Errorf("a request that is no protobuf message: %w", protowire.ParseError(n))
+		}
+		if r.Names.TooMany() || r.Unsubscribe.TooMany() || r.Initial.TooMany() {
+			return fmt.Errorf("a request with more than %d names: let the client import less, or split its configuration over several proxies", names.Max)
 		}
 		b = b[n:]
 	}
 	return nil
 }
 
+// Limits of a request's names, besides names.Max.
+const (
+	// maxRuns is how many times names may follow after other fields. Clients send
+	// all names of a kind in one run; each further one costs a copy of those before.
+	maxRuns = 16
+)
+
+// checkNames returns an error for names that no resource can have: one that is not
+// valid UTF-8, as protobuf requires, or one that is very long. raw are the bytes
+// that all came in. If they are short and valid as a whole, each name is.
+func checkNames(raw []byte, all iter.Seq[[]byte]) error {
+	if len(raw) <= checkedNames && utf8.Valid(raw) {
+		return nil
+	}
+	for name := range all {
+		switch {
+		case len(name) > maxName:
+			return fmt.Errorf("the request names a resource with %d bytes, the limit is %d", len(name), maxName)
+		case !utf8.Valid(name):
+			return fmt.Errorf("the request names a resource that is not valid UTF-8: %q", clean(name, maxClientText))
+		}
+	}
+	return nil
+}
+
 // decodeNames reads the names at the front of b and returns how many bytes they
 // take.
-func (r *request) decodeNames(f *fields, b []byte) int {
+func (r *request) decodeNames(f *fields, b []byte) (int, error) {
 	if w, n := names.Scan(b, f.names); n != 0 {
 		r.Names = r.Names.Join(w)
-		return n
+		return n, checkNames(b[:max(n, 0)], w.All())
 	}
 	if !r.delta {
-		return 0
+		return 0, nil
 	}
 	if w, n := names.Scan(b, f.unsubscribe); n != 0 {
 		r.Unsubscribe = r.Unsubscribe.Join(w)
-		return n
+		return n, checkNames(b[:max(n, 0)], w.All())
 	}
 	w, n := names.Scan(b, f.initial)
-	r.Initial = r.Initial.Join(names.VersionsIn(w))
-	return n
+	versions := names.VersionsIn(w)
+	r.Initial = r.Initial.Join(versions)
+	return n, checkNames(b[:max(n, 0)], func(yield func([]byte) bool) {
+		versions.All()(func(name, _ []byte) bool { return yield(name) })
+	})
 }
 
 func (r *request) decodeField(f *fields, b []byte) int {
@@ -280,7 +355,7 @@ func (r *request) decodeField(f *fields, b []byte) int {
 	}
 	switch field {
 	case f.version:
-		r.Version = string(value)
+		r.Version = clean(value, maxClientText)
 	case f.node:
 		if r.wantNode {
 			r.node = value
@@ -288,7 +363,7 @@ func (r *request) decodeField(f *fields, b []byte) int {
 	case f.typeURL:
 		r.TypeURL = typeURL(value)
 	case f.nonce:
-		r.Nonce = string(value)
+		r.Nonce = clean(value, maxClientText)
 	case f.failure:
 		r.Rejected, r.Error = true, errorMessage(value)
 	}
@@ -302,7 +377,7 @@ func typeURL(b []byte) string {
 			return url
 		}
 	}
-	return string(b)
+	return clean(b, maxClientText)
 }
 
 // errorMessage returns the message of a google.rpc.Status. It does not use proto,
@@ -314,7 +389,7 @@ func errorMessage(b []byte) string {
 		case n < 0:
 			return ""
 		case field == statusMessage && value != nil:
-			return string(value)
+			return clean(value, maxRejection)
 		}
 		b = b[n:]
 	}

@@ -31,6 +31,9 @@ type Config struct {
 	// Connected reports whether the bus is connected, for reports; nil: it is
 	// if Chain is set.
 	Connected func() bool
+	// Away returns since when the version chain cannot be followed, and why, for
+	// reports; no error: it can. nil: that is not known.
+	Away func() (since time.Time, err error)
 	// Listeners take xDS over gRPC, TLSListeners over TLS as TLS says. At least
 	// one is needed. If TLS asks for client certificates, a client may only use
 	// the namespace and service account in its certificate.
@@ -47,13 +50,23 @@ type Config struct {
 	Limits   Limits
 }
 
-// Limits of a frontend. Begin with DefaultLimits; all but MaxAge must be
-// positive.
+// Limits of a frontend. Begin with DefaultLimits; those that are not documented
+// otherwise must be positive.
 type Limits struct {
 	// StreamsPerSecond is how many new streams begin in a second, with bursts
 	// of as many. More wait, resuming clients before new ones, and are refused
 	// with UNAVAILABLE if they would wait too long.
 	StreamsPerSecond int
+	// StreamsPerAddress is how many streams, and how many connections, the clients
+	// behind one address may have, an IPv4 address or a /64 of IPv6, and
+	// StreamsPerIdentity how many streams those whose certificates have one
+	// identity; 0: no limit. More are refused with UNAVAILABLE.
+	StreamsPerAddress  int
+	StreamsPerIdentity int
+	// Classes is for how many classes of proxies, counted for each type of
+	// resource, resources are kept; 0: no limit. A proxy that would need more is
+	// refused with UNAVAILABLE.
+	Classes int
 	// FirstAnswers is how many streams may be in their first responses at a
 	// time: sent and not acknowledged, for 250 ms at most. More wait in the
 	// same way.
@@ -78,12 +91,15 @@ type Limits struct {
 // and delay a change for connected proxies to at most twice the time.
 func DefaultLimits() Limits {
 	return Limits{
-		StreamsPerSecond: 1000,
-		FirstAnswers:     32,
-		SendTimeout:      30 * time.Second,
-		MaxAge:           30 * time.Minute,
-		Drain:            3 * time.Second,
-		Linger:           30 * time.Second,
+		StreamsPerSecond:   1000,
+		FirstAnswers:       32,
+		StreamsPerAddress:  2500,
+		StreamsPerIdentity: 5000,
+		Classes:            4000,
+		SendTimeout:        30 * time.Second,
+		MaxAge:             30 * time.Minute,
+		Drain:              3 * time.Second,
+		Linger:             30 * time.Second,
 	}
 }
 
@@ -101,8 +117,9 @@ func (c *Config) check() error {
 		return errors.New("frontend: Logger is nil")
 	}
 	l := c.Limits
-	if l.StreamsPerSecond <= 0 || l.FirstAnswers <= 0 || min(l.SendTimeout, l.Drain, l.Linger) <= 0 || l.MaxAge < 0 {
-		return fmt.Errorf("frontend: Limits %+v: all but MaxAge must be positive; begin with DefaultLimits", l)
+	if l.StreamsPerSecond <= 0 || l.FirstAnswers <= 0 || min(l.SendTimeout, l.Drain, l.Linger) <= 0 ||
+		l.MaxAge < 0 || min(l.StreamsPerAddress, l.StreamsPerIdentity, l.Classes) < 0 {
+		return fmt.Errorf("frontend: Limits %+v: all but MaxAge, Classes and the streams of an address and of an identity must be positive; begin with DefaultLimits", l)
 	}
 	return nil
 }

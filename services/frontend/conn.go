@@ -4,16 +4,14 @@ import (
 	"errors"
 	"io"
 	"math/rand/v2"
+	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/proto"
 
 	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/frontend/content"
@@ -39,6 +37,11 @@ type conn struct {
 	mode    mode
 	proxy   *proxy.Proxy
 	address string
+	meter   *meteredConn // the connection
+	share   *share
+	id      identity
+	about   *metadata // of the proxy; nil: none
+	place   place
 	since   time.Time // when the stream began, after the gate
 	resumes bool      // the client has versions from an earlier stream
 	client  *content.Client
@@ -64,15 +67,24 @@ type conn struct {
 	group          string // class, printed
 }
 
+// A stream that has sent no request after firstRequestWithin ends. One whose first
+// request is on its way may take slowFirstRequest.
+const (
+	firstRequestWithin = 5 * time.Second
+	slowFirstRequest   = 30 * time.Second
+)
+
+// messageHead is what gRPC sends before each message.
+const messageHead = 5
+
 // serve runs a stream. It returns when the client leaves or does not accept a
 // response, when the stream reaches its maximum age, or when the frontend
 // drains. It stays small, because its stack exists as long as the stream.
 func (s *Server) serve(gs grpc.ServerStream, m mode) error {
-	if err := s.begin(); err != nil {
-		s.cfg.Metrics.refused.Inc()
-		return err
-	}
 	c := &conn{server: s, grpc: gs, mode: m, ended: make(chan error, 1)}
+	if err := s.begin(c); err != nil {
+		return s.refuse(c.address, err)
+	}
 	go c.run()
 	select {
 	case err := <-c.ended:
@@ -99,25 +111,16 @@ func receive(gs grpc.ServerStream, r *request) (ok bool, err error) {
 	case err != nil:
 		return false, err
 	case r.malformed != nil:
-		return false, status.Error(codes.InvalidArgument, r.malformed.Error())
+		err := status.Error(codes.InvalidArgument, r.malformed.Error())
+		r.free()
+		return false, err
 	}
 	return true, nil
 }
 
-func readNode(b []byte) (*proxy.Proxy, error) {
-	if b == nil {
-		return proxy.New(nil)
-	}
-	node := new(corev3.Node)
-	if err := (proto.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(b, node); err != nil {
-		return nil, err
-	}
-	return proxy.New(node)
-}
-
 // run is the stream from its first request to its end.
 func (c *conn) run() {
-	defer c.server.streams.Done()
+	defer c.server.finish(c)
 	r := &request{delta: c.mode.delta, wantNode: true}
 	if err := c.enter(r); err != nil {
 		c.end(err)
@@ -135,9 +138,13 @@ func (c *conn) take(r *request) (err error) {
 	defer c.server.recoverPanic(func(failed error) { err = failed })
 	c.begin()
 	for ok := true; ok; ok, err = receive(c.grpc, r) {
-		c.request(r)
+		if err := c.request(r); err != nil {
+			return status.Error(codes.ResourceExhausted, err.Error())
+		}
 		r.wantNode = false
+		size := r.size
 		r.free()
+		c.meter.decoded(size + messageHead)
 		c.sendIfIdle()
 	}
 	return err
@@ -147,24 +154,31 @@ func (c *conn) take(r *request) (err error) {
 // stream may begin. After an error, leave must not be called.
 func (c *conn) enter(r *request) (err error) {
 	defer c.server.recoverPanic(func(failed error) { err = failed })
-	ok, err := receive(c.grpc, r)
+	ok, err := c.first(r)
 	if !ok {
 		return err
 	}
-	if c.proxy, err = readNode(r.node); err != nil {
+	if c.proxy, c.about, err = readNode(r.node, c.server.metadata, c.share.address); err != nil {
+		r.free()
 		return status.Error(codes.InvalidArgument, err.Error())
 	}
-	if p, ok := peer.FromContext(c.grpc.Context()); ok {
-		c.address = p.Addr.String()
-		if err := checkIdentity(p.AuthInfo, c.proxy); err != nil {
-			c.server.identityMismatch(c.proxy, c.address, err)
-			return status.Error(codes.PermissionDenied, err.Error())
-		}
+	c.proxy.Delta = c.mode.delta
+	c.place = place{identity: c.id.name}
+	if _, err := netip.ParseAddrPort(c.address); err == nil { // a network connection
+		c.place.address = c.share.address.name
 	}
+	if err := c.id.check(c.proxy); err != nil {
+		c.server.identityMismatch(c.proxy.ID, c.address, err)
+		return status.Error(codes.PermissionDenied, err.Error())
+	}
+	if err := c.server.admit(c.proxy); err != nil {
+		return c.server.refuse(c.address, err)
+	}
+	received := r.size
+	c.meter.decoded(received - r.dropNode())
 	c.resumes = r.resumes()
-	if err := c.server.admission.wait(c.grpc.Context(), c.resumes); err != nil {
-		c.server.cfg.Metrics.refused.Inc()
-		return err
+	if err := c.server.admission.wait(c.grpc.Context(), c.resumes, c.share.address); err != nil {
+		return c.server.refuse(c.address, err)
 	}
 	c.since, c.inFirstAnswers = time.Now(), true
 	c.transmit = c.send
@@ -173,6 +187,25 @@ func (c *conn) enter(r *request) (err error) {
 	c.server.streamLog.Info("proxy connected", "proxy", c.proxy.ID, "type", string(c.proxy.Type), "address", c.address,
 		"delta", c.mode.delta, "resumes", c.resumes)
 	return nil
+}
+
+// first receives the first request, and ends a stream on which none comes.
+func (c *conn) first(r *request) (ok bool, err error) {
+	c.server.opening.Add(1)
+	defer c.server.opening.Add(-1)
+	opened := time.Now()
+	var silence *time.Timer
+	silence = stopped(func() {
+		if c.meter.receives() && time.Since(opened) < slowFirstRequest {
+			silence.Reset(firstRequestWithin)
+			return
+		}
+		c.server.cfg.Metrics.silent.Inc()
+		c.end(status.Errorf(codes.Unavailable, "no request came within %s: the first one carries the node", time.Since(opened).Round(time.Second)))
+	})
+	silence.Reset(firstRequestWithin)
+	defer silence.Stop()
+	return receive(c.grpc, r)
 }
 
 // begin makes the stream's state. A goroutine that works for the stream
@@ -239,14 +272,17 @@ func jitter(d time.Duration) time.Duration {
 }
 
 // request handles a request.
-func (c *conn) request(r *request) {
+func (c *conn) request(r *request) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.state.Request(time.Now(), r.Request)
+	if err := c.state.Request(time.Now(), r.Request); err != nil {
+		return err
+	}
 	c.subscribe()
 	if c.inFirstAnswers && c.responded && c.firstAnswersAcked() {
 		c.endFirstAnswers()
 	}
+	return nil
 }
 
 // subscribe makes the cache wake the stream for the names that the client
@@ -276,6 +312,6 @@ func (c *conn) firstAnswersAcked() bool {
 func (c *conn) endFirstAnswers() {
 	if c.inFirstAnswers {
 		c.inFirstAnswers = false
-		c.server.admission.release()
+		c.server.admission.release(c.share.address)
 	}
 }

@@ -11,16 +11,20 @@ import (
 // A gRPC server that stops waits for the connections in their handshake, two
 // minutes for each silent client, before it sends GOAWAY on the others. So
 // connections keeps them, and close closes them.
+//
+// An address may have as many connections as streams; further ones are closed.
 type connections struct {
 	listeners []net.Listener
+	peers     *peers
+	refused   func(net.Addr) // is told of connections that are closed
 
 	mu          sync.Mutex // protects what follows
 	closed      bool
 	handshaking map[*acceptedConn]struct{}
 }
 
-func newAcceptor(plain, tls []net.Listener) *connections {
-	a := &connections{handshaking: make(map[*acceptedConn]struct{})}
+func newAcceptor(plain, tls []net.Listener, p *peers, refused func(net.Addr)) *connections {
+	a := &connections{peers: p, refused: refused, handshaking: make(map[*acceptedConn]struct{})}
 	for _, l := range plain {
 		a.listeners = append(a.listeners, listener{l, a, false})
 	}
@@ -74,13 +78,21 @@ type listener struct {
 
 // Accept implements net.Listener.
 func (l listener) Accept() (net.Conn, error) {
-	c, err := l.Listener.Accept()
-	if err != nil {
-		return nil, err
+	for {
+		c, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		peer, ok := l.acceptor.peers.connect(addressOf(c.RemoteAddr()))
+		if !ok {
+			_ = c.Close()
+			l.acceptor.refused(c.RemoteAddr())
+			continue
+		}
+		accepted := &acceptedConn{Conn: c, acceptor: l.acceptor, tls: l.tls, peer: peer}
+		l.acceptor.begin(accepted)
+		return accepted, nil
 	}
-	accepted := &acceptedConn{c, l.acceptor, l.tls}
-	l.acceptor.begin(accepted)
-	return accepted, nil
 }
 
 // acceptedConn wraps a connection to detect the end of its handshake. Afterwards
@@ -89,6 +101,17 @@ type acceptedConn struct {
 	net.Conn
 	acceptor *connections
 	tls      bool // begins with a TLS handshake
+	peer     *holder
+	leaving  sync.Once
+}
+
+// release stops counting the connection, once.
+func (c *acceptedConn) release() { c.leaving.Do(c.peer.disconnect) }
+
+// Close implements net.Conn.
+func (c *acceptedConn) Close() error {
+	c.release()
+	return c.Conn.Close()
 }
 
 // SetDeadline implements net.Conn. The gRPC server sets a deadline for the

@@ -56,6 +56,14 @@ type PushStatus struct {
 	Applied  int `json:"applied"`
 	Behind   int `json:"behind"`
 	Rejected int `json:"rejected"`
+	// Classes is for how many classes resources are kept, counted for each type;
+	// MaxClasses is the limit, 0: none.
+	Classes    int `json:"classes"`
+	MaxClasses int `json:"maxClasses"`
+	// Opening counts the streams that have sent no request yet, RequestBytes the
+	// memory of requests that are being received and decoded.
+	Opening      int   `json:"opening"`
+	RequestBytes int64 `json:"requestBytes"`
 	// Waiting counts the new streams that wait to begin, FirstAnswers those that
 	// have not acknowledged their first responses.
 	Waiting      int `json:"waiting"`
@@ -81,6 +89,9 @@ func (s *Server) PushStatus(most int) PushStatus {
 	if st := s.serving.Load(); st != nil {
 		p.Version, p.Published = st.Version(), timeOf(st.Manifest.GetPublishTime())
 	}
+	p.Classes, p.MaxClasses = s.cache.Sets(), s.cfg.Limits.Classes
+	p.Opening = int(s.opening.Load())
+	p.RequestBytes, _ = s.budget.inUse()
 	p.Waiting, p.FirstAnswers = s.admission.state()
 	for _, c := range s.openStreams() {
 		c.pushStatus(&p)

@@ -19,15 +19,19 @@ type Metrics struct {
 	refresh atomic.Pointer[func()] // sets the metrics that are computed when scraped
 
 	// What is served.
-	epoch, seq                         prometheus.Gauge
-	receive, indexing, generation      prometheus.Histogram
-	behindSeconds, behindRecords       prometheus.Gauge
-	persisted, unpersisted             prometheus.Gauge
-	classes, parts, services, virtuals prometheus.Gauge
+	epoch, seq                    prometheus.Gauge
+	receive, indexing, generation prometheus.Histogram
+	behindSeconds, behindRecords  prometheus.Gauge
+	persisted, unpersisted        prometheus.Gauge
+	classes, maxClasses, parts    prometheus.Gauge
+	services, virtuals            prometheus.Gauge
 	// Streams.
 	streams, waiting, firstAnswers        prometheus.Gauge
 	unconverged, unanswered               prometheus.Gauge
-	refused, sendTimeout, aged, panics    prometheus.Counter
+	opening, requestBytes, metadataBytes  prometheus.Gauge
+	refused                               *prometheus.CounterVec
+	silent, overBudget                    prometheus.Counter
+	sendTimeout, aged, panics             prometheus.Counter
 	age                                   prometheus.Histogram
 	downgrades, unmatched, suspects       prometheus.Counter
 	handshakeFailures, identityMismatches prometheus.Counter
@@ -61,6 +65,7 @@ func (m *Metrics) ofVersions() {
 	m.persisted = m.gauge("meshlog_frontend_persisted", "1 if the served version is in the frontend's local replica.")
 	m.unpersisted = m.gauge("meshlog_frontend_unpersisted_seconds", "Seconds since a served version is missing in the frontend's local replica; 0: none is. If above 5: its disk is full or slow, and a restart would need the bus.")
 	m.classes = m.gauge("meshlog_frontend_resident_classes", "Classes of proxies whose resources are kept, counted for each type. If near the number of streams: selectors put every proxy in a class of its own.")
+	m.maxClasses = m.gauge("meshlog_frontend_max_classes", "Limit of meshlog_frontend_resident_classes (--classes); 0: none. Proxies that would need more are refused.")
 	m.parts = m.gauge("meshlog_frontend_resident_parts", "Parts of resources that are kept, shared by all classes.")
 	m.services = m.gauge("pilot_services", "Services in the served version.")
 	m.virtuals = m.gauge("pilot_virt_services", "VirtualServices in the served version.")
@@ -72,7 +77,17 @@ func (m *Metrics) ofStreams() {
 	m.firstAnswers = m.gauge("meshlog_frontend_first_answers", "Streams that have not acknowledged their first responses.")
 	m.unconverged = m.gauge("meshlog_frontend_streams_unconverged", "Streams whose client has not applied all that it should have. If above 0 for long: `meshlog proxy-status` names them.")
 	m.unanswered = m.gauge("meshlog_frontend_unanswered_seconds", "Age in seconds of the oldest response without an answer. If above 20: that proxy warms or is stuck; `meshlog proxy-status` names it.")
-	m.refused = m.counter("meshlog_frontend_streams_refused_total", "New streams refused: too many, draining, or no version yet. If many: add frontends, or raise --streams-per-second.")
+	m.opening = m.gauge("meshlog_frontend_streams_opening", "Streams that have sent no request yet; each ends after 5 s. If many: a client opens streams that it does not use.")
+	m.refused = collect(m, prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "meshlog_frontend_streams_refused_total", Help: "New streams refused, by reason: admission (too many at once: add frontends, or raise --streams-per-second), address, connections or identity (one client has too many: the log names it; raise --streams-per-address or --streams-per-identity if it is a gateway of many), classes (a proxy would need resources of its own: see meshlog_frontend_max_classes), stranger (its certificate is for a service account of which it is no Pod or WorkloadEntry), not-ready (draining, or no version yet).",
+	}, []string{"reason"}))
+	for _, reason := range []string{"admission", "address", "identity", "connections", "classes", "stranger", "not-ready"} {
+		m.refused.WithLabelValues(reason)
+	}
+	m.silent = m.counter("meshlog_frontend_streams_silent_total", "Streams ended because no request came. If many: see meshlog_frontend_streams_opening.")
+	m.requestBytes = m.gauge("meshlog_frontend_request_bytes", "Memory of the requests that are being received and decoded, 256 MiB at most.")
+	m.overBudget = m.counter("meshlog_frontend_requests_over_budget_total", "Clients whose streams were ended because all requests together took more than 256 MiB and theirs the most. Above 0: the frontend's log names the addresses.")
+	m.metadataBytes = m.gauge("meshlog_frontend_metadata_bytes", "Memory of the node metadata of all proxies; equal metadata counts once.")
 	m.sendTimeout = m.counter("pilot_xds_write_timeout", "Streams ended because the client did not accept a response in time. If many: the network or the proxies are overloaded; the frontend's log names the proxies.")
 	m.aged = m.counter("meshlog_frontend_streams_aged_total", "Streams ended at their maximum age, so that proxies spread over the frontends.")
 	m.panics = m.counter("meshlog_frontend_panics_total", "Streams ended by an internal error. Please report each, with the stack from the frontend's log.")

@@ -3,6 +3,7 @@ package frontend
 import (
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -54,6 +55,11 @@ func (s *Server) report(conns []*conn) *reportv1.FrontendReport {
 	r.BusConnected = s.cfg.Chain != nil
 	if s.cfg.Connected != nil {
 		r.BusConnected = s.cfg.Connected()
+	}
+	if s.cfg.Away != nil {
+		if since, err := s.cfg.Away(); err != nil {
+			r.Away, r.AwayReason = timestamppb.New(since), strings.ToValidUTF8(err.Error(), "?")
+		}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -156,6 +162,7 @@ func timestamp(t time.Time) *timestamppb.Timestamp {
 func (s *Server) refreshMetrics() {
 	m := s.cfg.Metrics
 	m.classes.Set(float64(s.cache.Sets()))
+	m.maxClasses.Set(float64(s.cfg.Limits.Classes))
 	m.parts.Set(float64(s.cache.Parts()))
 	if st := s.serving.Load(); st != nil {
 		services, virtuals := st.PushContext.Size()
@@ -165,6 +172,9 @@ func (s *Server) refreshMetrics() {
 	p := s.PushStatus(1)
 	m.waiting.Set(float64(p.Waiting))
 	m.firstAnswers.Set(float64(p.FirstAnswers))
+	m.opening.Set(float64(p.Opening))
+	m.requestBytes.Set(float64(p.RequestBytes))
+	m.metadataBytes.Set(float64(s.metadata.size()))
 	m.streams.Set(float64(p.Streams))
 	m.unconverged.Set(float64(p.Streams - p.Applied))
 	for t, n := range p.heldBack {
@@ -256,12 +266,14 @@ func (s *Server) Proxy(id string) []*reportv1.ProxyReply {
 
 func (c *conn) reply() *reportv1.ProxyReply {
 	r := &reportv1.ProxyReply{Frontend: c.server.cfg.ID, Report: c.report()}
-	if node, err := proto.Marshal(c.proxy.Node()); err == nil { // it came from the wire
-		r.Node = node
-	}
+	located := c.proxy
 	c.withState(func(state *stream.Stream) {
+		located = c.client.Proxy()
 		r.Version = store.VersionProto(c.client.Version())
 		r.Types = state.Contents()
 	})
+	if node, err := proto.Marshal(located.Node()); err == nil { // it came from the wire
+		r.Node = node
+	}
 	return r
 }

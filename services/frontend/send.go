@@ -119,7 +119,7 @@ func (c *conn) setAlarm(now time.Time) {
 // sendOut gives the ready response to the transport. It blocks until the client
 // accepts the earlier ones; the stream ends if that takes too long.
 func (c *conn) sendOut() error {
-	m, t, size, cause := c.server.cfg.Metrics, c.out.Type, 0, c.out.Cause
+	m, t, served, size, cause := c.server.cfg.Metrics, c.out.Type, c.out.Unserved == "", 0, c.out.Cause
 	for _, resource := range c.out.Resources {
 		size += resource.Size()
 	}
@@ -135,7 +135,9 @@ func (c *conn) sendOut() error {
 	if err != nil {
 		return err
 	}
-	m.sent(t, size, start, by)
+	if served {
+		m.sent(t, size, start, by)
+	}
 	return nil
 }
 

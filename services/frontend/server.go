@@ -16,9 +16,11 @@ import (
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/health"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
 	"meshlog.dev/proto/ident"
@@ -26,6 +28,7 @@ import (
 	"meshlog.dev/services/frontend/names"
 	"meshlog.dev/services/frontend/replica"
 	"meshlog.dev/services/mesh/index"
+	"meshlog.dev/services/mesh/proxy"
 	"meshlog.dev/services/mesh/published"
 	"meshlog.dev/store"
 )
@@ -38,25 +41,37 @@ const (
 	// window is how many bytes of requests may be under way. A fixed size saves
 	// the pings by which gRPC would look for a better one, a sixth of what a
 	// small change costs.
-	window = 1 << 20
+	// Of one stream it is the smallest, because a stream that is not read keeps as
+	// much: gRPC makes room for a larger request when that is read.
+	window       = 1 << 20
+	streamWindow = 64 << 10
+	// idleConnection is how long a connection may have no stream.
+	idleConnection = time.Minute
+	// handshakeTime is how long a connection may take to begin.
+	handshakeTime = 10 * time.Second
 	// stopTimeout is how long the transport may take to end after the drain.
 	stopTimeout = time.Second
 )
 
 // Server is a frontend.
 type Server struct {
-	cfg             Config
-	streamLog       *slog.Logger // for events on streams
-	replica         *replica.Replica
-	cache           *content.Cache
-	head            headQuery
-	names           *names.Table
-	acceptor        *connections
-	admission       *admission
-	codec           codec
-	health          *health.Server
-	streams         sync.WaitGroup // receiving and asking goroutines of streams
-	handshakeLogged atomic.Int64   // when the last failed handshake was logged, Unix nanoseconds
+	cfg       Config
+	streamLog *slog.Logger // for events on streams
+	replica   *replica.Replica
+	cache     *content.Cache
+	head      headQuery
+	names     *names.Table
+	acceptor  *connections
+	admission *admission
+	peers     *peers
+	budget    *budget
+	metadata  *metadataTable
+	opening   atomic.Int64 // streams that have sent no request yet
+	codec     codec
+	health    *health.Server
+	streams   sync.WaitGroup // receiving and asking goroutines of streams
+	// When lines of a kind were last logged, Unix nanoseconds.
+	handshakeLogged, identityLogged, refusalLogged, budgetLogged atomic.Int64
 
 	mu       sync.Mutex // protects what follows
 	conns    map[*conn]struct{}
@@ -92,16 +107,19 @@ func New(cfg Config) (*Server, error) {
 	s := &Server{
 		cfg:       cfg,
 		streamLog: cfg.Logger.With("component", "xds"),
-		cache:     content.New(),
+		cache:     content.New(cfg.Limits.Classes),
 		head:      headQuery{ask: cfg.Head},
 		names:     new(names.Table),
-		acceptor:  newAcceptor(cfg.Listeners, cfg.TLSListeners),
+		peers:     newPeers(cfg.Limits),
+		budget:    newBudget(),
+		metadata:  newMetadataTable(),
 		admission: newAdmission(cfg.Limits),
 		health:    health.NewServer(),
 		codec:     codec,
 		conns:     make(map[*conn]struct{}),
 		tracer:    tracer{spans: cfg.Tracer},
 	}
+	s.acceptor = newAcceptor(cfg.Listeners, cfg.TLSListeners, s.peers, s.connectionRefused)
 	refresh := s.refreshMetrics
 	cfg.Metrics.refresh.Store(&refresh)
 	s.health.SetServingStatus("", healthv1.HealthCheckResponse_NOT_SERVING)
@@ -128,6 +146,7 @@ func (s *Server) Run(ctx context.Context) error {
 	g, work := errgroup.WithContext(work)
 	g.Go(func() error { return s.replica.Run(work, s.cfg.Chain) })
 	g.Go(func() error { return s.tracer.run(work) })
+	g.Go(func() error { s.sweep(work); return nil })
 	for _, l := range s.acceptor.listeners {
 		g.Go(func() error {
 			if err := server.Serve(l); err != nil && !s.acceptor.isClosed() {
@@ -150,6 +169,16 @@ func (s *Server) Run(ctx context.Context) error {
 	return err
 }
 
+// idleClass is how long the resources of a class without clients are kept, or
+// twice as long.
+const idleClass = time.Minute
+
+func (s *Server) sweep(ctx context.Context) {
+	for sleep(ctx, idleClass) {
+		s.cache.Sweep()
+	}
+}
+
 // transport returns the gRPC server. It keeps gRPC's buffers: they are shared,
 // and other sizes save neither memory nor time (BenchmarkStreams).
 func (s *Server) transport() *grpc.Server {
@@ -159,12 +188,14 @@ func (s *Server) transport() *grpc.Server {
 		grpc.MaxRecvMsgSize(maxRequest),
 		grpc.MaxSendMsgSize(math.MaxInt32),
 		grpc.MaxConcurrentStreams(maxStreams),
-		grpc.StaticStreamWindowSize(window), grpc.StaticConnWindowSize(window),
+		grpc.ConnectionTimeout(handshakeTime),
+		grpc.StaticStreamWindowSize(streamWindow), grpc.StaticConnWindowSize(window),
 		grpc.KeepaliveParams(keepalive.ServerParameters{
 			Time: keepaliveTime, Timeout: keepaliveTimeout,
 			// Jittered by a tenth, as MaxAge is: before any stream of the
 			// connection ends. 0: never.
-			MaxConnectionAge: s.cfg.Limits.MaxAge * 3 / 4,
+			MaxConnectionIdle: idleConnection,
+			MaxConnectionAge:  s.cfg.Limits.MaxAge * 3 / 4,
 		}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: keepaliveTime / 2, PermitWithoutStream: true}),
 	)
@@ -209,19 +240,84 @@ func (s *Server) drain(ctx context.Context) {
 	}
 }
 
-// begin admits a new stream, or returns why not. An admitted stream calls
-// streams.Done when it has ended.
-func (s *Server) begin() error {
+// begin counts a new stream, or returns why it may not begin. A stream that has
+// begun calls finish when it has ended.
+func (s *Server) begin(c *conn) error {
 	if err := s.Ready(); err != nil {
-		return status.Error(codes.Unavailable, err.Error())
+		return &limitError{"not-ready", status.Error(codes.Unavailable, err.Error())}
+	}
+	from, ok := peer.FromContext(c.grpc.Context())
+	if !ok {
+		return status.Error(codes.Internal, "the transport does not know the client's address")
+	}
+	info, ok := from.AuthInfo.(connInfo)
+	if !ok {
+		return status.Error(codes.Internal, "the connection is not from a listener of the frontend")
+	}
+	c.address, c.meter = from.Addr.String(), info.conn
+	if isCompressed(c.grpc.Context()) {
+		// A few kilobytes can become the largest request.
+		return status.Error(codes.Unimplemented, "compressed requests are not accepted: turn compression off")
+	}
+	var err error
+	if c.id, err = identityOf(info.AuthInfo); err != nil {
+		s.identityMismatch("", c.address, err)
+		return status.Error(codes.PermissionDenied, err.Error())
+	}
+	if c.share, err = s.peers.enter(addressOf(from.Addr), c.id.name); err != nil {
+		return err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.draining {
-		return status.Error(codes.Unavailable, errDraining.Error())
+		c.share.leave()
+		return &limitError{"not-ready", status.Error(codes.Unavailable, errDraining.Error())}
 	}
+	c.meter.join(c)
 	s.streams.Add(1)
 	return nil
+}
+
+// finish ends what begin has begun.
+func (s *Server) finish(c *conn) {
+	s.metadata.release(c.about)
+	c.meter.leave(c)
+	c.share.leave()
+	s.streams.Done()
+}
+
+// admit returns why a proxy cannot be served now, or nil.
+func (s *Server) admit(p *proxy.Proxy) error {
+	switch err := s.cache.Admit(p); {
+	case errors.Is(err, content.ErrStranger):
+		return &limitError{"stranger", status.Errorf(codes.Unavailable,
+			"no Pod or WorkloadEntry of namespace %s with service account %s has the name or an IP of the node %s: what it is comes from there, and not from the node; if it has just started, it is served once its Pod is known",
+			p.Identity.Namespace, p.Identity.ServiceAccount, p.ID)}
+	case errors.Is(err, content.ErrFull):
+		return &limitError{"classes", status.Errorf(codes.Unavailable,
+			"this proxy is in a class of its own, and the frontend keeps no more than the %d of --classes: raise it, or let fewer combinations of selectors match proxies", s.cfg.Limits.Classes)}
+	}
+	return nil
+}
+
+// isCompressed reports whether the client compresses its requests.
+func isCompressed(ctx context.Context) bool {
+	s, ok := grpc.ServerTransportStreamFromContext(ctx).(interface{ RecvCompress() string })
+	return ok && s.RecvCompress() != "" && s.RecvCompress() != encoding.Identity
+}
+
+// refuse counts a stream that may not begin, and returns the error for the
+// client.
+func (s *Server) refuse(address string, err error) error {
+	var limit *limitError
+	if !errors.As(err, &limit) {
+		return err
+	}
+	s.cfg.Metrics.refused.WithLabelValues(limit.reason).Inc()
+	if limit.reason != "not-ready" && s.mayLog(&s.refusalLogged) {
+		s.streamLog.Warn("refusing a stream; further ones within a second are only counted", "address", address, "reason", limit.Error())
+	}
+	return limit.err
 }
 
 // register adds a stream, so that changes wake it and the drain ends it.
@@ -264,6 +360,9 @@ func (s *Server) Ready() error {
 	}
 	return nil
 }
+
+// Following returns why the version chain cannot be followed, nil if it can.
+func (s *Server) Following() error { return s.replica.Following() }
 
 // updateCache makes the cache serve a version. An earlier one is replaced at once,
 // but clients which reconnect with it are recognised.

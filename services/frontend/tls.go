@@ -5,22 +5,19 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"strings"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
-
-	"meshlog.dev/services/mesh/proxy"
 )
 
 // credentials returns, for each connection, the credentials of its listener.
 func (s *Server) credentials() credentials.TransportCredentials {
-	c := &serverCredentials{TransportCredentials: insecure.NewCredentials()}
+	c := &serverCredentials{TransportCredentials: insecure.NewCredentials(), server: s}
 	if s.cfg.TLS != nil {
 		c.tls = credentials.NewTLS(s.cfg.TLS)
 	}
-	c.failed = s.handshakeFailed
 	return c
 }
 
@@ -28,7 +25,13 @@ type serverCredentials struct {
 	credentials.TransportCredentials // of connections without TLS
 
 	tls    credentials.TransportCredentials
-	failed func(net.Addr, error)
+	server *Server
+}
+
+// connInfo is what streams know about their connection.
+type connInfo struct {
+	credentials.AuthInfo
+	conn *meteredConn
 }
 
 // ServerHandshake implements credentials.TransportCredentials.
@@ -37,62 +40,73 @@ func (c *serverCredentials) ServerHandshake(raw net.Conn) (net.Conn, credentials
 	if !ok {
 		return nil, nil, fmt.Errorf("a connection of type %T, not from a listener of the frontend", raw)
 	}
-	if !accepted.tls {
-		return c.TransportCredentials.ServerHandshake(accepted.Conn)
+	shake := c.TransportCredentials.ServerHandshake
+	if accepted.tls {
+		shake = c.tls.ServerHandshake
 	}
-	conn, info, err := c.tls.ServerHandshake(accepted.Conn)
-	if err != nil && !accepted.acceptor.isClosed() {
-		c.failed(raw.RemoteAddr(), err)
+	conn, info, err := shake(accepted.Conn)
+	if err != nil {
+		if !accepted.acceptor.isClosed() {
+			c.server.handshakeFailed(raw.RemoteAddr(), err)
+		}
+		return nil, nil, err
 	}
-	return conn, info, err
+	metered := newMeteredConn(conn, accepted, c.server.budget, c.server.overBudget)
+	return metered, connInfo{info, metered}, nil
 }
 
-// handshakeLogs is the least time between two log lines about failed
-// handshakes: every client that reaches the port can make them fail.
-const handshakeLogs = time.Second
+// overBudget ends the streams of a connection whose requests take too much
+// memory.
+func (s *Server) overBudget(c *meteredConn, reason error) {
+	s.cfg.Metrics.overBudget.Inc()
+	if s.mayLog(&s.budgetLogged) {
+		s.streamLog.Warn("the requests of a client take too much memory; ending its streams; further ones within a second are only counted",
+			"address", c.RemoteAddr().String(), "limit", requestMemory)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for stream := range c.streams {
+		stream.end(reason)
+	}
+}
+
+// logPause is the least time between two log lines about what every client that
+// reaches the port can cause.
+const logPause = time.Second
+
+// mayLog reports whether there was no log line of this kind for a moment, and
+// remembers this one.
+func (s *Server) mayLog(last *atomic.Int64) bool {
+	now, logged := time.Now().UnixNano(), last.Load()
+	return now-logged >= int64(logPause) && last.CompareAndSwap(logged, now)
+}
 
 func (s *Server) handshakeFailed(from net.Addr, err error) {
 	if errors.Is(err, io.EOF) {
 		return // a probe of the port
 	}
 	s.cfg.Metrics.handshakeFailures.Inc()
-	now, logged := time.Now().UnixNano(), s.handshakeLogged.Load()
-	if now-logged >= int64(handshakeLogs) && s.handshakeLogged.CompareAndSwap(logged, now) {
+	if s.mayLog(&s.handshakeLogged) {
 		s.streamLog.Warn("a TLS handshake failed; further ones within a second are only counted", "address", from.String(), "error", err)
 	}
 }
 
-func (s *Server) identityMismatch(p *proxy.Proxy, address string, err error) {
-	s.cfg.Metrics.identityMismatches.Inc()
-	s.streamLog.Warn("refusing a proxy: its node does not match its certificate", "proxy", p.ID, "address", address, "error", err)
+// connectionRefused counts a connection that was closed because its address has
+// too many.
+func (s *Server) connectionRefused(from net.Addr) {
+	s.cfg.Metrics.refused.WithLabelValues("connections").Inc()
+	if s.mayLog(&s.refusalLogged) {
+		s.streamLog.Warn("closing a connection: its address has too many; further ones within a second are only counted",
+			"address", from.String(), "limit", s.cfg.Limits.StreamsPerAddress)
+	}
 }
 
-// checkIdentity compares the client's namespace and service account with its
-// certificate, if the certificate has an identity in Istio's form,
-// spiffe://TRUST-DOMAIN/ns/NAMESPACE/sa/SERVICE-ACCOUNT. Other identities, and
-// connections without a certificate, restrict nothing.
-func checkIdentity(info credentials.AuthInfo, p *proxy.Proxy) error {
-	tlsInfo, ok := info.(credentials.TLSInfo)
-	if !ok || len(tlsInfo.State.PeerCertificates) == 0 {
-		return nil
+// identityMismatch counts and logs a client whose certificate is for another one;
+// proxy is its id, empty if it has sent none yet.
+func (s *Server) identityMismatch(proxy, address string, err error) {
+	s.cfg.Metrics.identityMismatches.Inc()
+	if s.mayLog(&s.identityLogged) {
+		s.streamLog.Warn("refusing a proxy: its node does not match its certificate; further ones within a second are only counted",
+			"proxy", proxy, "address", address, "error", err)
 	}
-	for _, u := range tlsInfo.State.PeerCertificates[0].URIs {
-		if u.Scheme != "spiffe" {
-			continue
-		}
-		if len(tlsInfo.State.PeerCertificates[0].URIs) > 1 {
-			return fmt.Errorf("the client's certificate has the identity %s and other URIs: issue one with that URI alone", u)
-		}
-		parts := strings.Split(u.Path, "/")
-		if len(parts) != 5 || parts[1] != "ns" || parts[3] != "sa" {
-			return nil
-		}
-		if p.Namespace != parts[2] {
-			return fmt.Errorf("the node is in namespace %s, the client's certificate is for %s (%s): correct metadata NAMESPACE or the id in the node, or the certificate", p.Namespace, parts[2], u)
-		}
-		if sa := p.Metadata.GetFields()["SERVICE_ACCOUNT"].GetStringValue(); sa != "" && sa != parts[4] {
-			return fmt.Errorf("the node has service account %s, the client's certificate is for %s (%s): correct metadata SERVICE_ACCOUNT in the node, or the certificate", sa, parts[4], u)
-		}
-	}
-	return nil
 }

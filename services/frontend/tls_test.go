@@ -31,12 +31,13 @@ import (
 // tlsPorts is a frontend that listens both with and without TLS.
 type tlsPorts struct {
 	*rig
+	mesh         *mesh
 	ca, clientCA *certtest.CA
 	plain, tls   net.Addr
 }
 
 // startTLS starts a frontend that requires client certificates if mutual is set.
-func startTLS(t *testing.T, mutual bool) *tlsPorts {
+func startTLS(t *testing.T, mutual bool, options ...option) *tlsPorts {
 	t.Helper()
 	p := &tlsPorts{ca: certtest.NewCA("servers"), clientCA: certtest.NewCA("clients")}
 	dir := t.TempDir()
@@ -60,9 +61,10 @@ func startTLS(t *testing.T, mutual bool) *tlsPorts {
 	p.plain, p.tls = plain.Addr(), secure.Addr()
 	m := newMesh(t)
 	m.Publish(Put("one", Cluster("one", 1)))
-	p.rig = start(t, "f1", m, func(c *frontend.Config) {
+	p.mesh = m
+	p.rig = start(t, "f1", m, append(options, func(c *frontend.Config) {
 		c.Listeners, c.TLSListeners, c.TLS = []net.Listener{plain}, []net.Listener{secure}, certs.Config()
-	})
+	})...)
 	return p
 }
 

@@ -142,11 +142,7 @@ func (t *tally) explain() {
 	}
 	v := t.verdict
 	slices.SortFunc(t.rejectors, func(a, b rejector) int { return strings.Compare(a.proxy.ID, b.proxy.ID) })
-	for _, r := range t.rejectors {
-		if id := r.proxy.ID; len(v.RejectedBy) < 2 && !slices.Contains(v.RejectedBy, id) {
-			v.RejectedBy = append(v.RejectedBy, id)
-		}
-	}
+	v.Rejectors = t.rejectorsOf()
 	first := t.rejectors[0]
 	v.Message = strings.ToValidUTF8(first.Message[:min(len(first.Message), maxReason)], "")
 	v.Class = first.class.Only(t.t).Released([ident.ResourceTypes]string{}).Encode()

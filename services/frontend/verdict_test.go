@@ -28,8 +28,15 @@ func release(id, version string) *corev3.Node {
 func opinionsOf(r *reportv1.FrontendReport) (all []string) {
 	for _, v := range r.GetVerdicts() {
 		t, _ := ident.ResourceTypeOf(v.GetTypeUrl())
+		var rejectors []string
+		for _, r := range v.GetRejectors() {
+			rejectors = append(rejectors, r.GetProxy())
+		}
+		if len(rejectors) > 2 {
+			rejectors = []string{fmt.Sprint(len(rejectors), " of them")}
+		}
 		all = append(all, fmt.Sprintf("%s %s of %s: rejected %d by %v, applied %d, undecided %d", t, v.GetName(), v.GetClient(),
-			v.GetRejected(), v.GetRejectedBy(), v.GetApplied(), v.GetUndecided()))
+			v.GetRejected(), rejectors, v.GetApplied(), v.GetUndecided()))
 	}
 	return all
 }
@@ -66,15 +73,15 @@ func TestVerdicts(t *testing.T) {
 		switch i {
 		case 0:
 			e.nack(r, "Error adding/updating cluster(s) b: it is bad")
-			says("one rejects it", "CDS b of envoy 1.38.0: rejected 1 by [p1], applied 0, undecided 2")
+			says("one rejects it", "CDS b of envoy 1.38.0 (state of the world): rejected 1 by [p1], applied 0, undecided 2")
 		case 1:
 			e.nack(r, "Error adding/updating cluster(s) b: it is bad")
-			says("two reject it", "CDS b of envoy 1.38.0: rejected 2 by [p1 p2], applied 0, undecided 1")
+			says("two reject it", "CDS b of envoy 1.38.0 (state of the world): rejected 2 by [p1 p2], applied 0, undecided 1")
 		default:
 			e.ack(r)
 		}
 	}
-	v := says("all have answered", "CDS b of envoy 1.38.0: rejected 2 by [p1 p2], applied 1, undecided 0")[0]
+	v := says("all have answered", "CDS b of envoy 1.38.0 (state of the world): rejected 2 by [p1 p2], applied 1, undecided 0")[0]
 	if v.GetMessage() != "Error adding/updating cluster(s) b: it is bad" || len(v.GetSum()) != 16 || len(v.GetGoodSum()) != 16 {
 		t.Errorf("verdict %v", v)
 	}
@@ -87,13 +94,13 @@ func TestVerdicts(t *testing.T) {
 		t.Errorf("class %v, %v", class, err)
 	}
 	// The leader asks about the resource.
-	f.server.Suspects([]*reportv1.Suspect{{TypeUrl: v.GetTypeUrl(), Name: "b", Sum: v.GetSum(), Client: "envoy 1.37.0"}})
+	f.server.Suspects([]*reportv1.Suspect{{TypeUrl: v.GetTypeUrl(), Name: "b", Sum: v.GetSum(), Client: "envoy 1.37.0 (state of the world)"}})
 	says("asked",
-		"CDS b of envoy 1.37.0: rejected 0 by [], applied 1, undecided 0",
-		"CDS b of envoy 1.38.0: rejected 2 by [p1 p2], applied 1, undecided 0")
+		"CDS b of envoy 1.37.0 (state of the world): rejected 0 by [], applied 1, undecided 0",
+		"CDS b of envoy 1.38.0 (state of the world): rejected 2 by [p1 p2], applied 1, undecided 0")
 	f.server.Suspects(nil)
 	clients[0].cancel()
-	says("one leaves", "CDS b of envoy 1.38.0: rejected 1 by [p2], applied 1, undecided 0")
+	says("one leaves", "CDS b of envoy 1.38.0 (state of the world): rejected 1 by [p2], applied 1, undecided 0")
 	m.Publish(Put("b", Cluster("b", 3)))
 	says("another content")
 }
@@ -190,7 +197,7 @@ func TestRejectionsOfThousands(t *testing.T) {
 	for i, e := range clients {
 		e.nack(responses[i], "Error adding/updating cluster(s) b: it is bad")
 	}
-	want := fmt.Sprintf("CDS b of envoy 1.38.0: rejected %d by [p0000 p0001], applied 0, undecided 0", proxies)
+	want := fmt.Sprintf("CDS b of envoy 1.38.0 (state of the world): rejected %d by [8 of them], applied 0, undecided 0", proxies)
 	f.until("all have rejected it", func(r *reportv1.FrontendReport) bool { return slices.Equal(opinionsOf(r), []string{want}) })
 	took := time.Since(began)
 	size := proto.Size(f.server.Summary())

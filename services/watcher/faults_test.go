@@ -1,9 +1,15 @@
 package watcher_test
 
 import (
+	"bytes"
 	"context"
+	"crypto/ed25519"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/base64"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -13,6 +19,7 @@ import (
 
 	"meshlog.dev/events"
 	"meshlog.dev/events/memlog"
+	"meshlog.dev/proto/ident"
 	registryv1 "meshlog.dev/proto/meshlog/registry/v1"
 	"meshlog.dev/services/watcher"
 )
@@ -167,6 +174,61 @@ func TestTooLarge(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestPrivateKey checks that the publisher withholds an object with a private key,
+// whatever its watcher let through, and publishes the others of its set (BUS-8).
+func TestPrivateKey(t *testing.T) {
+	_, key, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	der, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	secret := base64.StdEncoding.EncodeToString(der)
+	synctest.Test(t, func(t *testing.T) {
+		s := newSource(map[string]string{"x": "1", "y": "1", "listed": "before " + secret})
+		r := start(t, s, options{})
+		s.change("x=key: "+secret, "y=2")
+		synctest.Wait()
+		s.change("x=3")
+		synctest.Wait()
+		b, err := r.log.Bounds(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		var puts []string
+		for seq := b.First; seq <= b.Last; seq++ {
+			rec, err := r.log.Get(t.Context(), seq)
+			if err != nil {
+				t.Fatal(err)
+			}
+			o, ok := rec.Event.Body.(*events.Object)
+			if !ok {
+				continue
+			}
+			text := string(o.Value.Bytes)
+			if strings.Contains(text, secret[:20]) || bytes.Contains(o.Value.Bytes, der[:20]) {
+				t.Errorf("record %d: the key of %s is on the log", seq, o.Key)
+			}
+			if o.Value.Type == ident.Undecoded {
+				var u registryv1.Undecoded
+				if err := proto.Unmarshal(o.Value.Bytes, &u); err != nil || !strings.Contains(u.GetError(), "holds a private key (in PKCS#8, in base64)") || !strings.Contains(u.GetError(), "replace the key") {
+					t.Errorf("record %d: %v, %v", seq, &u, err)
+				}
+				text = "withheld"
+			}
+			puts = append(puts, o.Key.Name+"="+text)
+		}
+		slices.Sort(puts)
+		want := []string{"listed=withheld", "x=1", "x=3", "x=withheld", "y=1", "y=2"}
+		if !slices.Equal(puts, want) {
+			t.Errorf("published %v, want %v", puts, want)
+		}
+		_ = r.stop()
+	})
 }
 
 // TestTakeover checks that a twin takes over after 30 s without a record of the

@@ -316,7 +316,14 @@ func (p *Publisher) diagnostics() []problem.Diagnostic {
 			Effect: "all objects of " + p.cfg.Shard.String() + " do not change until then",
 		})
 	}
-	if p.stuck != nil {
+	full := (*ShareError)(nil)
+	if errors.As(p.stuck, &full) {
+		ds = append(ds, problem.Diagnostic{
+			Severity: problem.Error, Code: "log-share", Reason: full.Error(),
+			Advice: "see with `meshlog log` which objects change so often; to make room, raise the log (`meshlog streams --log-mib N --apply`) or the watcher's --log-share",
+			Effect: "all objects of " + p.cfg.Shard.String() + " stay as they are until there is room; the watcher keeps the changes and retries",
+		})
+	} else if p.stuck != nil {
 		ds = append(ds, problem.Diagnostic{
 			Severity: problem.Error, Code: "log", Reason: p.stuck.Error(),
 			Advice: "repair the log; the watcher keeps the changes and retries",

@@ -14,6 +14,7 @@ import (
 	registryv1 "meshlog.dev/proto/meshlog/registry/v1"
 	"meshlog.dev/services/internal/failpoint"
 	"meshlog.dev/services/internal/tracing"
+	"meshlog.dev/services/mesh/keymaterial"
 )
 
 // maxKey is the largest size in bytes of an event without payload.
@@ -29,6 +30,9 @@ func (p *Publisher) change(o Object) (change, bool) {
 	c.bucket = events.Bucket(c.key)
 	if !o.Delete {
 		c.hash = events.ContentHash(c.key, o.Value)
+		if p.session.sent.hashes[c.key] != c.hash {
+			p.withhold(&c)
+		}
 	}
 	if _, ok := p.session.sent.hashes[c.key]; ok {
 		return c, true
@@ -44,6 +48,28 @@ func (p *Publisher) change(o Object) (change, bool) {
 	}
 	delete(p.session.refused, c.key)
 	return c, true
+}
+
+// withhold replaces a value that holds a private key by an Undecoded with the field and
+// the reason. It is the last check before every reader of the log can see the value.
+func (p *Publisher) withhold(c *change) {
+	found, holds := keymaterial.Find(c.object.Value)
+	if !holds {
+		return
+	}
+	reason := "holds a private key (" + found.Form + "), which every reader of the log could read, so the object is not published; " +
+		"give the key to proxies as a file or put it into a Secret, name that here, and replace the key"
+	p.log.Warn("object with a private key withheld", "key", c.key.String(), "field", found.Field, "form", found.Form)
+	c.object.Value = notice(found.Field, reason)
+	c.hash = events.ContentHash(c.key, c.object.Value)
+}
+
+// notice returns the value of an object that does not go on the log: its key keeps its
+// last good value and is reported.
+func notice(field, reason string) ident.Value {
+	u := &registryv1.Undecoded{Field: strings.ToValidUTF8(field, "?"), Error: reason}
+	b, _ := proto.MarshalOptions{Deterministic: true}.Marshal(u) // it cannot fail: the texts are valid UTF-8
+	return ident.Value{Type: ident.Undecoded, Bytes: b}
 }
 
 // event returns the event of c.
@@ -181,12 +207,8 @@ func (p *Publisher) replace(chunk []events.Event, refusal error) bool {
 		if o.Op != events.Put || o.Value.Type == ident.Undecoded {
 			return false
 		}
-		b, err := proto.MarshalOptions{Deterministic: true}.Marshal(&registryv1.Undecoded{Error: reason})
-		if err != nil {
-			return false
-		}
 		put := *o
-		put.Value = ident.Value{Type: ident.Undecoded, Bytes: b}
+		put.Value = notice("", reason)
 		chunk[i].Body = &put
 		p.session.sent.set(put.Key, events.Bucket(put.Key), events.ContentHash(put.Key, put.Value))
 		p.log.Warn("object replaced by a notice", "key", put.Key.String(), "error", refusal)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"iter"
+	"math"
 	"slices"
 	"sync"
 
@@ -17,10 +18,37 @@ import (
 type Chain struct {
 	mu         sync.Mutex
 	generation uint64
-	seq        uint64         // of the last message
-	messages   []store.Update // the last ones, up to seq
+	seq        uint64    // of the last message
+	messages   []message // the last ones, up to seq
 	blobs      map[ident.Hash][]byte
 	changed    chan struct{} // closed when a field above changes
+}
+
+// message is a message of the chain's stream.
+type message struct {
+	seq    uint64
+	update store.Update
+	err    error // it holds no version
+}
+
+// Position implements link.Entry.
+func (m message) Position() uint64 { return m.seq }
+
+// Link implements link.Entry.
+func (m message) Link() (*store.Manifest, error) { return m.update.Manifest, m.err }
+
+// Inject appends a message as a process does that is no builder: without a fence
+// and without checks. If unreadable is not nil, the message holds no update.
+func (c *Chain) Inject(u store.Update, unreadable error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.append(u, unreadable)
+}
+
+func (c *Chain) append(u store.Update, unreadable error) {
+	c.seq++
+	c.messages = append(c.messages, message{c.seq, u, unreadable})
+	c.signal()
 }
 
 // NewChain returns an empty chain.
@@ -101,10 +129,32 @@ func (c *Chain) Head(ctx context.Context) (store.Head, error) {
 
 func (c *Chain) head() store.Head {
 	h := store.Head{Seq: c.seq}
-	if n := len(c.messages); n > 0 {
-		h.Manifest = c.messages[n-1].Manifest
-	}
+	newest, _, foreign, _ := link.Head(backward(c.messages))
+	h.Manifest, h.Foreign = newest.update.Manifest, foreign
 	return h
+}
+
+// backward yields messages, newest first.
+func backward(messages []message) iter.Seq2[message, error] {
+	return func(yield func(message, error) bool) {
+		for _, m := range slices.Backward(messages) {
+			if !yield(m, nil) {
+				return
+			}
+		}
+	}
+}
+
+// versions returns the newest versions among messages, up to max, oldest first.
+func versions(messages []message, most int) []store.Update {
+	var all []store.Update
+	for m, _ := range link.Versions(backward(messages), nil) { // messages in memory are read without an error
+		if all = append(all, m.update); len(all) == most {
+			break
+		}
+	}
+	slices.Reverse(all)
+	return all
 }
 
 // Publish implements store.Publisher.
@@ -124,9 +174,7 @@ func (c *Chain) Publish(ctx context.Context, u store.Update, expect, generation 
 	if expect != c.seq {
 		return 0, fmt.Errorf("publish version %s after sequence %d: the last is %d: %w", v, expect, c.seq, store.ErrConflict)
 	}
-	c.seq++
-	c.messages = append(c.messages, u)
-	c.signal()
+	c.append(u, nil)
 	return c.seq, nil
 }
 
@@ -159,7 +207,7 @@ func (c *Chain) GetBlob(ctx context.Context, h ident.Hash) ([]byte, error) {
 }
 
 // run returns the current messages; no method changes them.
-func (c *Chain) run() []store.Update {
+func (c *Chain) run() []message {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.messages[:len(c.messages):len(c.messages)]
@@ -168,9 +216,9 @@ func (c *Chain) run() []store.Update {
 // Fetch implements store.Chain.
 func (c *Chain) Fetch(ctx context.Context, v ident.Position) (store.Stored, error) {
 	return link.Fetch(ctx, c, func(yield func(link.Message, error) bool) {
-		for _, u := range slices.Backward(c.run()) {
-			delta := func(ctx context.Context) (store.Delta, error) { return u.Delta, ctx.Err() }
-			if !yield(link.Message{Manifest: u.Manifest, Delta: delta}, nil) {
+		for m, _ := range link.Versions(backward(c.run()), nil) {
+			delta := func(ctx context.Context) (store.Delta, error) { return m.update.Delta, ctx.Err() }
+			if !yield(link.Message{Manifest: m.update.Manifest, Delta: delta}, nil) {
 				return
 			}
 		}
@@ -180,12 +228,12 @@ func (c *Chain) Fetch(ctx context.Context, v ident.Position) (store.Stored, erro
 // History implements store.Chain.
 func (c *Chain) History(ctx context.Context) iter.Seq2[*store.Manifest, error] {
 	return func(yield func(*store.Manifest, error) bool) {
-		for _, u := range slices.Backward(c.run()) {
+		for m, _ := range link.Versions(backward(c.run()), nil) {
 			if err := ctx.Err(); err != nil {
 				yield(nil, fmt.Errorf("read the version chain: %w", err))
 				return
 			}
-			if !yield(u.Manifest, nil) {
+			if !yield(m.update.Manifest, nil) {
 				return
 			}
 		}
@@ -195,7 +243,7 @@ func (c *Chain) History(ctx context.Context) iter.Seq2[*store.Manifest, error] {
 // Updates implements store.Copier.
 func (c *Chain) Updates(ctx context.Context, from ident.Position) iter.Seq2[store.Update, error] {
 	return func(yield func(store.Update, error) bool) {
-		for _, u := range c.run() {
+		for _, u := range versions(c.run(), math.MaxInt) {
 			if store.VersionOf(u.Manifest.GetVersion()).Less(from) {
 				continue
 			}
@@ -208,6 +256,14 @@ func (c *Chain) Updates(ctx context.Context, from ident.Position) iter.Seq2[stor
 			}
 		}
 	}
+}
+
+// Foreign implements store.Auditor.
+func (c *Chain) Foreign(ctx context.Context) ([]store.ForeignError, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, fmt.Errorf("read the version chain: %w", err)
+	}
+	return link.Foreign(backward(c.run()))
 }
 
 // Follow implements store.Chain; the Follower is a *ChainFollower.
@@ -240,8 +296,7 @@ func (f *ChainFollower) poll(have ident.Position, root ident.Hash) ([]store.Upda
 	if err != nil || !ahead {
 		return nil, f.chain.changed, err
 	}
-	run := f.chain.messages
-	run = run[max(0, len(run)-link.Max):]
+	run := versions(f.chain.messages, link.Max)
 	manifests := make([]*store.Manifest, len(run))
 	for i, u := range run {
 		manifests[i] = u.Manifest

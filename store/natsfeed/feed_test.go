@@ -344,6 +344,52 @@ func TestHint(t *testing.T) {
 	}
 }
 
+// BUS-4: a reader that follows the chain tells of messages that are no versions,
+// once for each, and gets the next version.
+func TestForeignIsTold(t *testing.T) {
+	b := newBus(t)
+	nc := b.Connect(t)
+	told := make(chan *store.ForeignError, 10)
+	f, err := natsfeed.Open(t.Context(), nc, natsfeed.Options{Foreign: func(e *store.ForeignError) { told <- e }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	first := publish(t, f, store.Stored{}, 1, nil)
+	fo, err := f.Follow(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer fo.Close()
+	next(t, fo, store.Stored{})
+	links := make(chan []store.Update, 1)
+	go func() {
+		got, err := fo.Next(t.Context(), first.Version(), first.Snapshot.Root())
+		if err != nil {
+			t.Error(err)
+		}
+		links <- got
+	}()
+	js := natstest.JetStream(t, nc)
+	if _, err := js.Publish(t.Context(), natsfeed.SubjectPrefix+"mesh", []byte("no version")); err != nil {
+		t.Fatal(err)
+	}
+	if e := <-told; e.Seq != 2 || e.Messages != 1 {
+		t.Errorf("told of %d messages, the newest at %d; want 1, at 2", e.Messages, e.Seq)
+	}
+	for range 3 { // nothing new
+		if head, err := f.Head(t.Context()); err != nil || head.Seq != 2 || head.Version() != first.Version() {
+			t.Errorf("head %s at %d, %v", head.Version(), head.Seq, err)
+		}
+	}
+	second := publish(t, f, first, 2, nil)
+	if got := <-links; len(got) != 1 || store.VersionOf(got[0].Manifest.GetVersion()) != second.Version() {
+		t.Errorf("%d links, want the one to %s", len(got), second.Version())
+	}
+	if len(told) > 0 {
+		t.Errorf("told %d times more", len(told))
+	}
+}
+
 // mute makes the server repeat messages on subjects without subscribers.
 func mute(t testing.TB, b *natstest.Server) {
 	t.Helper()

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 
 	"github.com/nats-io/nats.go"
 
@@ -142,7 +141,7 @@ func (fo *Follower) head() store.Head {
 
 // askHead asks the leader for the head.
 func (fo *Follower) askHead(ctx context.Context) error {
-	m, err := fo.feed.lastMessage(ctx)
+	m, _, err := fo.feed.newest(ctx)
 	if err != nil {
 		return err
 	}
@@ -181,22 +180,23 @@ func same(a, b message) bool {
 
 // receive takes a republished message.
 func (fo *Follower) receive(live *nats.Msg) {
-	seq, err := strconv.ParseUint(live.Header.Get("Nats-Sequence"), 10, 64)
+	read, err := jsapi.ParseRepeated(live)
 	if err != nil {
 		fo.stale = true
 		return
 	}
-	m, err := decode(jsapi.Message{Seq: seq, Data: live.Data})
-	if err != nil {
-		fo.stale = true // Next asks the leader
-		return
-	}
-	if head := fo.head(); seq <= head.Seq {
+	m, head := decode(read), fo.head()
+	switch {
+	case m.err != nil:
+		fo.stale = true // Next asks the leader, and finds out what the head is
+	case m.seq <= head.Seq:
 		// The follower has it already, or the chain was rewound.
-		fo.stale = fo.stale || seq < head.Seq || !same(fo.run[len(fo.run)-1], m)
-		return
+		fo.stale = fo.stale || m.seq < head.Seq || !same(fo.run[len(fo.run)-1], m)
+	case head.Manifest == nil || !link.Follows(head.Manifest, m.update.Manifest):
+		fo.stale = true // messages are missing, or it is no version
+	default:
+		fo.add(m)
 	}
-	fo.add(m)
 }
 
 // drain takes all that has arrived.
@@ -291,7 +291,7 @@ func (fo *Follower) reach(ctx context.Context, have ident.Position, root ident.H
 		if err != nil {
 			return -1, err
 		}
-		if len(older) == 0 || !link.Follows(older[len(older)-1].update.Manifest, oldest.update.Manifest) {
+		if older = link.Back(older, oldest.update.Manifest); len(older) == 0 {
 			return -1, nil
 		}
 		fo.run = append(older, fo.run...)

@@ -7,6 +7,10 @@
 // last sequence; that, and nothing else, makes the chain linear. Blobs are the
 // objects of the store meshlog_blobs, named by their hash.
 //
+// A message of that stream is a version if a builder published it, it can be read,
+// and it follows the version before it. Readers pass over any other message: only
+// its sequence counts, as the fence of the next version.
+//
 // Readers have no JetStream consumer. The server republishes each message on a
 // core subject, and a reader gets the messages that it missed by Direct Get. A
 // Hint, or a new connection, tells it that it missed the newest one.
@@ -24,6 +28,7 @@ import (
 
 	"meshlog.dev/proto/ident"
 	"meshlog.dev/proto/jsapi"
+	"meshlog.dev/store"
 )
 
 // Names on the bus.
@@ -43,6 +48,10 @@ const (
 type Options struct {
 	// Domain names the mesh; default "mesh".
 	Domain string
+	// Foreign, if not nil, is called with the messages behind the newest version
+	// that are no versions, once for each newest one. It must not block. Readers
+	// pass these messages over.
+	Foreign func(*store.ForeignError)
 }
 
 func (o Options) domain() string { return cmp.Or(o.Domain, "mesh") }
@@ -64,9 +73,12 @@ type Feed struct {
 	blobs   jetstream.ObjectStore
 	subject string
 	live    string
+	foreign func(*store.ForeignError)
 
-	mu        sync.Mutex
+	mu        sync.Mutex // protects what follows
 	followers map[*Follower]struct{}
+	known     known
+	said      uint64 // the last message that foreign was called with
 }
 
 // Open opens the chain of a domain; EnsureStreams has made its streams. The
@@ -80,7 +92,7 @@ func Open(ctx context.Context, nc *nats.Conn, o Options) (*Feed, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the version chain: %w", err)
 	}
-	f := &Feed{nc: nc, js: js, subject: o.subject(), live: o.LiveSubject(), followers: make(map[*Follower]struct{})}
+	f := &Feed{nc: nc, js: js, subject: o.subject(), live: o.LiveSubject(), foreign: o.Foreign, followers: make(map[*Follower]struct{})}
 	ctx, cancel := f.bound(ctx, jsapi.StreamInfo)
 	defer cancel()
 	if f.stream, err = js.Stream(ctx, Stream); err != nil {

@@ -29,8 +29,3 @@ func PublishPermissions(o Options) []string {
 func CreatePermissions() []string {
 	return []string{jsapi.StreamInfo + Stream, jsapi.StreamCreate + Stream, jsapi.StreamInfo + blobStream, jsapi.StreamCreate + blobStream}
 }
-
-// UpdatePermissions returns the subjects to change the settings of the streams.
-func UpdatePermissions() []string {
-	return []string{jsapi.StreamInfo + Stream, jsapi.StreamUpdate + Stream, jsapi.StreamInfo + blobStream, jsapi.StreamUpdate + blobStream}
-}

@@ -8,6 +8,7 @@ import (
 	"iter"
 	"slices"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"meshlog.dev/proto/ident"
@@ -19,19 +20,42 @@ import (
 // window is how many messages one request reads at most.
 const window = 64
 
-// message is one version of the stream.
+// message is a message of the stream.
 type message struct {
 	seq    uint64
 	update store.Update
 	blob   ident.Hash // holds the delta; zero: the update does
+	err    error      // why it holds no version
 }
 
-func decode(m jsapi.Message) (message, error) {
+// Position implements link.Entry.
+func (m message) Position() uint64 { return m.seq }
+
+// Link implements link.Entry.
+func (m message) Link() (*store.Manifest, error) { return m.update.Manifest, m.err }
+
+// Reasons why a message is no version although its bytes may be those of one.
+var (
+	errEpoch  = errors.New("its epoch is more than a year after the time at which the server got it")
+	errServer = errors.New("it is an answer of the server, which a client sent here")
+	errHeader = errors.New("no builder published it: it lacks the header " + jetstream.ExpectedStreamHeader)
+)
+
+func decode(m jsapi.Message) message {
+	switch {
+	case m.Header.Get(jetstream.StreamHeader) != "":
+		return message{seq: m.Seq, err: errServer}
+	case m.Header.Get(jetstream.ExpectedStreamHeader) != Stream:
+		return message{seq: m.Seq, err: errHeader}
+	}
 	u, blob, err := store.DecodeUpdate(m.Data)
 	if err != nil {
-		return message{}, fmt.Errorf("message %d of %s: %w", m.Seq, Stream, err)
+		return message{seq: m.Seq, err: err}
 	}
-	return message{m.Seq, u, blob}, nil
+	if v := store.VersionOf(u.Manifest.GetVersion()); v.Epoch > ident.MaxEpoch(m.Time) {
+		return message{seq: m.Seq, err: fmt.Errorf("version %s: %w", v, errEpoch)}
+	}
+	return message{seq: m.Seq, update: u, blob: blob}
 }
 
 // delta returns the delta of m, from its blob if it has one.
@@ -82,10 +106,22 @@ func (f *Feed) Updates(ctx context.Context, from ident.Position) iter.Seq2[store
 			yield(store.Update{}, fmt.Errorf("read the version chain: %w", err))
 			return
 		}
+		// Only on the way back is it known which messages are versions.
+		versions := map[uint64]bool{}
+		for m, err := range f.back(ctx) {
+			if err != nil {
+				yield(store.Update{}, err)
+				return
+			}
+			versions[m.seq] = true
+		}
 		for m, err := range f.forward(ctx, f.subject, max(info.State.FirstSeq, 1), info.State.LastSeq) {
 			if err != nil {
 				yield(store.Update{}, fmt.Errorf("read the version chain: %w", err))
 				return
+			}
+			if !versions[m.seq] {
+				continue
 			}
 			u := store.Update{Manifest: m.update.Manifest}
 			v := store.VersionOf(u.Manifest.GetVersion())
@@ -102,29 +138,45 @@ func (f *Feed) Updates(ctx context.Context, from ident.Position) iter.Seq2[store
 	}
 }
 
+// Foreign implements store.Auditor.
+func (f *Feed) Foreign(ctx context.Context) ([]store.ForeignError, error) {
+	return link.Foreign(f.messages(ctx))
+}
+
 // back yields the chain, newest first. It ends with the first error.
 func (f *Feed) back(ctx context.Context) iter.Seq2[message, error] {
+	return link.Versions(f.messages(ctx), nil)
+}
+
+// messages yields the messages of this domain, newest first. It ends with the
+// first error.
+func (f *Feed) messages(ctx context.Context) iter.Seq2[message, error] {
 	return func(yield func(message, error) bool) {
 		info, err := f.info(ctx)
 		if err != nil {
 			yield(message{}, fmt.Errorf("read the version chain: %w", err))
 			return
 		}
-		first, last := max(info.State.FirstSeq, 1), info.State.LastSeq
-		for n := uint64(1); last >= first; n = min(4*n, window) { // often one message is enough
-			from := max(first, last-min(n, last)+1)
-			run, err := f.between(ctx, from, last)
-			if err != nil {
-				yield(message{}, fmt.Errorf("read the version chain: %w", err))
+		f.backward(ctx, max(info.State.FirstSeq, 1), info.State.LastSeq, yield)
+	}
+}
+
+// backward yields the messages of this domain from sequence last back to sequence
+// first.
+func (f *Feed) backward(ctx context.Context, first, last uint64, yield func(message, error) bool) {
+	for n := uint64(2); last >= first && last > 0; n = min(4*n, window) { // often one version is enough
+		from := max(first, last-min(n, last)+1)
+		run, err := f.between(ctx, from, last)
+		if err != nil {
+			yield(message{}, fmt.Errorf("read the version chain: %w", err))
+			return
+		}
+		for _, m := range slices.Backward(run) {
+			if !yield(m, nil) {
 				return
 			}
-			for _, m := range slices.Backward(run) {
-				if !yield(m, nil) {
-					return
-				}
-			}
-			last = from - 1
 		}
+		last = from - 1
 	}
 }
 
@@ -152,10 +204,7 @@ func (f *Feed) forward(ctx context.Context, subject string, from, to uint64) ite
 				return
 			}
 			for _, r := range run {
-				if r.Seq > to {
-					return
-				}
-				if m, err := decode(r); !yield(m, err) || err != nil {
+				if r.Seq > to || !yield(decode(r), nil) {
 					return
 				}
 			}
@@ -187,7 +236,8 @@ func (f *Feed) directOnce(ctx context.Context, stream, subject string, from uint
 		return nil, err
 	}
 	inbox := f.nc.NewRespInbox()
-	sub, err := f.nc.SubscribeSync(inbox)
+	answers := make(chan *nats.Msg, n+1)
+	sub, err := f.nc.ChanSubscribe(inbox, answers)
 	if err != nil {
 		return nil, fmt.Errorf("direct get from %s: %w", stream, err)
 	}
@@ -196,18 +246,23 @@ func (f *Feed) directOnce(ctx context.Context, stream, subject string, from uint
 		return nil, fmt.Errorf("direct get from %s: %w", stream, err)
 	}
 	var run []jsapi.Message
-	for {
-		reply, err := sub.NextMsgWithContext(ctx)
-		if err != nil {
-			return nil, fmt.Errorf("direct get from %s, sequence %d: %w", stream, from, jsapi.Cause(ctx, err))
+	for next := from; ; next++ {
+		var reply *nats.Msg
+		select {
+		case reply = <-answers:
+		case <-ctx.Done():
+			return nil, fmt.Errorf("direct get from %s, sequence %d: %w", stream, from, jsapi.Cause(ctx, ctx.Err()))
 		}
 		m, err := jsapi.ParseDirect(reply)
-		if errors.Is(err, jetstream.ErrMsgNotFound) {
+		switch {
+		case errors.Is(err, jetstream.ErrMsgNotFound):
 			return run, nil
-		}
-		if err != nil {
+		case errors.Is(err, jsapi.ErrHeaders):
+			m = jsapi.Message{Seq: next} // or behind it: the server's headers are lost with its own
+		case err != nil:
 			return nil, fmt.Errorf("direct get from %s: %w", stream, err)
 		}
+		next = m.Seq
 		run = append(run, m)
 	}
 }

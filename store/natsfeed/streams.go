@@ -137,5 +137,6 @@ func blobFaults(c jetstream.StreamConfig) (f jsapi.Faults) {
 	f.Must(c.MaxMsgsPerSubject <= 0, "max_msgs_per_subject", c.MaxMsgsPerSubject, -1, "blobs would lose their first chunks")
 	f.Must(c.AllowRollup, "allow_rollup_hdrs", c.AllowRollup, true, "the object store needs it")
 	f.Must(c.AllowDirect, "allow_direct", c.AllowDirect, true, "frontends read blobs by Direct Get")
+	f.Republish(c)
 	return f
 }

@@ -241,7 +241,13 @@ func (f *Feed) visitVersions(ctx context.Context, first, last uint64, visit func
 		if err != nil {
 			return err
 		}
-		visit(m)
+		switch {
+		case m.err == nil:
+			visit(m)
+		case !errors.Is(m.err, errServer) && !errors.Is(m.err, errHeader):
+			// A later build may have published it, and it names blobs.
+			return fmt.Errorf("message %d of %s: %w", m.seq, Stream, m.err)
+		}
 		if m.seq >= last {
 			return nil
 		}

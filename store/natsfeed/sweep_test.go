@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go/jetstream"
+
 	"meshlog.dev/deploy/testkit/natstest"
 	"meshlog.dev/proto/ident"
 	snapshotv1 "meshlog.dev/proto/meshlog/snapshot/v1"
@@ -72,7 +74,7 @@ func TestSweep(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := f.js.Publish(t.Context(), f.subject, m); err != nil {
+	if _, err := f.js.Publish(t.Context(), f.subject, m, jetstream.WithExpectStream(Stream)); err != nil {
 		t.Fatal(err)
 	}
 	// A failed write has left chunks.
@@ -158,7 +160,7 @@ func TestVisitVersions(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := f.js.Publish(t.Context(), f.subject, m); err != nil {
+		if _, err := f.js.Publish(t.Context(), f.subject, m, jetstream.WithExpectStream(Stream)); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -1,6 +1,7 @@
 package suite
 
 import (
+	"errors"
 	"iter"
 	"testing"
 
@@ -37,4 +38,10 @@ func (b memBus) Image(t *testing.T) (rewind func()) {
 	head, err := b.chain.Head(t.Context())
 	must(t, err)
 	return func() { b.chain.Rewind(head.Seq) }
+}
+
+func (b memBus) Inject(_ *testing.T, u store.Update) { b.chain.Inject(u, nil) }
+
+func (b memBus) Foreign(*testing.T) map[string]func() {
+	return map[string]func(){"unreadable": func() { b.chain.Inject(store.Update{}, errors.New("foreign bytes")) }}
 }

@@ -44,6 +44,7 @@ type bad struct {
 	// the server is expected to end such a stream
 	ends  bool
 	alone bool // one at each frontend is enough
+	many  int  // clients at each frontend; 0: 3
 }
 
 var badClients = []bad{
@@ -53,7 +54,13 @@ var badClients = []bad{
 	{what: "10,000 subscriptions, others every second", does: subscribesToMany(true), alone: true},
 	{what: "never reads", does: neverReads, ends: true},
 	{what: "reads slowly", does: readsSlowly},
-	{what: "4 MiB request", does: bigNode},
+	{what: "4 MiB node", does: bigNode, ends: true},
+	{what: "1.8 million names", does: namesMillions, ends: true, alone: true},
+	{what: "60 MiB requests", does: sendsLarge, alone: true},
+	{what: "streams without a request", does: isSilent, ends: true, many: 200},
+	{what: "claims to resume, again and again", does: claimsToResume, ends: true, many: 20},
+	{what: "views of networks that do not exist", does: inventsNetworks, many: 100},
+	{what: "messages and user agents that are long", does: rejectsAtLength},
 	{what: "70 MiB request", does: hugeRequest, ends: true},
 	{what: "a client sends neither a node nor a type", does: saysNothing, ends: true},
 }
@@ -81,6 +88,9 @@ func (m *mesh) misbehave(t *testing.T, b bad, quiet time.Duration) {
 	each := 3 // clients at each frontend
 	if b.alone {
 		each = 1
+	}
+	if b.many > 0 {
+		each = b.many
 	}
 	for _, s := range m.Frontends {
 		for i := range each {

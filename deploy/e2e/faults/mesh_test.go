@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
+
 	"meshlog.dev/deploy/e2e/rig"
 	"meshlog.dev/deploy/testkit/program"
 	"meshlog.dev/deploy/testkit/testport"
@@ -117,15 +119,17 @@ func (m *mesh) join(t *testing.T, name string, port int) {
 // witness starts to remember the records that the bus has acknowledged.
 func (m *mesh) witness(t *testing.T) {
 	t.Helper()
-	url, token := "", ""
-	if m.NATS != nil {
-		url, token = m.NATS.URL(), m.NATS.Token
-	} else {
-		url, token = m.Cluster.URL(), m.Cluster.Token
+	bus := interface {
+		URL() string
+		Admin() (nats.Option, error)
+	}(m.NATS)
+	if m.NATS == nil {
+		bus = m.Cluster
 	}
+	key, err := bus.Admin()
+	must(t, err)
 	for stream, w := range map[string]**rig.Witness{rig.Events: &m.log, rig.Versions: &m.chain} {
-		var err error
-		*w, err = rig.NewWitness(url, token, stream)
+		*w, err = rig.NewWitness(bus.URL(), key, stream)
 		must(t, err)
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})

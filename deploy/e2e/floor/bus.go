@@ -15,9 +15,9 @@ const payload = 1 << 10
 // Measure sends n changes, one after the other, along the path that a change
 // takes through meshlog, without processing them: published to one stream and
 // synced, read by a consumer, published to a second stream and synced,
-// republished to a core subscription. It returns how long each took.
-func Measure(ctx context.Context, url, token string, n int) ([]time.Duration, error) {
-	nc, err := nats.Connect(url, nats.Token(token))
+// republished to a core subscription. The key is the administrator's. It returns how long each took.
+func Measure(ctx context.Context, url string, key nats.Option, n int) ([]time.Duration, error) {
+	nc, err := nats.Connect(url, key)
 	if err != nil {
 		return nil, fmt.Errorf("connect to %s: %w", url, err)
 	}

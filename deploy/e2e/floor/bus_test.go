@@ -13,7 +13,11 @@ func TestMeasure(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(nats.Kill)
-	took, err := Measure(t.Context(), nats.URL(), nats.Token, 20)
+	key, err := nats.Admin()
+	if err != nil {
+		t.Fatal(err)
+	}
+	took, err := Measure(t.Context(), nats.URL(), key, 20)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -23,7 +23,8 @@ func TestRun(t *testing.T) {
 	defer cancel()
 	render, dir := kustomize(t), tree(t)
 	secrets := filepath.Join(t.TempDir(), "secrets")
-	must(t, rig.BusAuth(ctx, secrets, "--watcher", "kubernetes/default", "--tls", "127.0.0.1"))
+	must(t, rig.BusAuth(ctx, secrets, "--watcher", "kubernetes/default", "--tls", "127.0.0.1",
+		"--routes", "nats-0.nats,nats-1.nats,nats-2.nats,127.0.0.1")) // the last one for the certificate: here all pods are on one machine
 	copyFile(t, filepath.Join(dir, "secrets", "kustomization.yaml"), secrets)
 
 	c, err := cluster.Start(ctx, t.TempDir(), "default")

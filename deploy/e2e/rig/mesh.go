@@ -73,8 +73,11 @@ func (s *Server) RestartAs(name string, env ...string) error {
 }
 
 // RSS returns the resident memory of the server, in bytes.
-func (s *Server) RSS() (int64, error) {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", s.PID()))
+func (s *Server) RSS() (int64, error) { return RSS(s.PID()) }
+
+// RSS returns the resident memory of a process, in bytes.
+func RSS(pid int) (int64, error) {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
 		return 0, err
 	}
@@ -84,7 +87,7 @@ func (s *Server) RSS() (int64, error) {
 			return kib << 10, nil
 		}
 	}
-	return 0, fmt.Errorf("/proc/%d/status has no VmRSS", s.PID())
+	return 0, fmt.Errorf("/proc/%d/status has no VmRSS", pid)
 }
 
 // get asks the admin interface; any code but 200 is an error.

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/nats-io/nats.go"
+
 	"meshlog.dev/deploy/testkit/program"
 	"meshlog.dev/deploy/testkit/testport"
 )
@@ -20,9 +22,7 @@ const clusterSize = 3
 // process with its own data. A test may kill, pause or restart any of them, or
 // delete its data.
 type NATSCluster struct {
-	Nodes     []*NATS
-	Token     string
-	TokenFile string
+	Nodes []*NATS
 }
 
 // ClusterOptions sets where the servers of a cluster run; the zero value is loopback.
@@ -45,28 +45,33 @@ func StartNATSCluster(ctx context.Context, dir string, o ClusterOptions) (_ *NAT
 	if len(o.Hosts) != clusterSize {
 		return nil, fmt.Errorf("a cluster has %d servers, not %d", clusterSize, len(o.Hosts))
 	}
-	c := &NATSCluster{Token: natsToken, TokenFile: filepath.Join(dir, "nats.token")}
+	c := new(NATSCluster)
 	defer func() {
 		if err != nil {
 			c.Kill()
 		}
 	}()
-	if err := os.WriteFile(c.TokenFile, []byte(c.Token+"\n"), 0o600); err != nil {
-		return nil, err
-	}
 	var routes []string
 	ports := make([]int, clusterSize)
 	for i, host := range o.Hosts {
 		if ports[i], err = testport.TCP(); err != nil {
 			return nil, err
 		}
-		routes = append(routes, fmt.Sprintf("nats://%s:%d", host, ports[i]))
+		routes = append(routes, fmt.Sprintf("%s:%d", host, ports[i]))
+	}
+	auth := authIn(dir)
+	if err := BusAuth(ctx, auth, append(watchers, "--routes", strings.Join(routes, ","))...); err != nil {
+		return nil, err
 	}
 	for i, host := range o.Hosts {
-		cluster := fmt.Sprintf(`cluster { name: rig, listen: "%s:%d", routes: [%s] }
-`, host, ports[i], strings.Join(routes, ", "))
+		cluster := fmt.Sprintf(`cluster {
+  name: rig, listen: "%s:%d"
+  include %q
+  tls { cert_file: "%[4]s/route.pem", key_file: "%[4]s/route.key", ca_file: "%[4]s/routes-ca.pem", verify: true, pinned_certs: $ROUTE_KEYS, timeout: 10 }
+}
+`, host, ports[i], filepath.Join(filepath.Base(auth), "routes.conf"), auth)
 		n, err := startNATS(ctx, natsConfig{
-			name: fmt.Sprintf("nats-%d", i+1), dir: dir, host: host, more: cluster, token: c.Token, tokenFile: c.TokenFile,
+			name: fmt.Sprintf("nats-%d", i+1), dir: dir, host: host, more: cluster, auth: auth,
 			wrap: func(argv []string) []string {
 				if o.Wrap == nil {
 					return argv
@@ -91,10 +96,18 @@ func (c *NATSCluster) URL() string {
 	return strings.Join(urls, ",")
 }
 
-// Flags returns the flags by which a program finds the servers; all roles share
-// the token.
-func (c *NATSCluster) Flags(string) []string {
-	return []string{"--bus", c.URL(), "--bus-token-file", c.TokenFile}
+// Flags returns the flags by which a program with a role finds the servers and its
+// key.
+func (c *NATSCluster) Flags(role string) []string {
+	return []string{"--bus", c.URL(), "--bus-nkey", keyOf(c.Nodes[0].Auth, role)}
+}
+
+// Admin is NATS.Admin.
+func (c *NATSCluster) Admin() (nats.Option, error) { return c.Nodes[0].Admin() }
+
+// AsAdmin runs a command of bin/meshlog on the servers as administrator.
+func (c *NATSCluster) AsAdmin(ctx context.Context, into any, args ...string) error {
+	return meshlog(ctx, into, append(args, c.Flags("admin")...)...)
 }
 
 // Ready waits until every running server is in sync with the others.

@@ -22,7 +22,11 @@ func TestNATSCluster(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(c.Kill)
-	nc, err := nats.Connect(c.URL(), nats.Token(c.Token), nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond),
+	admin, err := c.Admin()
+	if err != nil {
+		t.Fatal(err)
+	}
+	nc, err := nats.Connect(c.URL(), admin, nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond),
 		nats.PingInterval(time.Second), nats.MaxPingsOutstanding(2), nats.RetryOnFailedConnect(true))
 	if err != nil {
 		t.Fatal(err)

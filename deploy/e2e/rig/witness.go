@@ -35,9 +35,10 @@ type Witness struct {
 	last uint64
 }
 
-// NewWitness connects to a bus. It stays connected through any fault of the bus.
-func NewWitness(url, token, stream string) (*Witness, error) {
-	nc, err := nats.Connect(url, nats.Token(token), nats.MaxReconnects(-1), nats.ReconnectWait(100*time.Millisecond),
+// NewWitness connects to a bus with a key. It stays connected through any fault of
+// the bus.
+func NewWitness(url string, key nats.Option, stream string) (*Witness, error) {
+	nc, err := nats.Connect(url, key, nats.MaxReconnects(-1), nats.ReconnectWait(100*time.Millisecond),
 		nats.PingInterval(time.Second), nats.MaxPingsOutstanding(2), nats.RetryOnFailedConnect(true),
 		nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
 	if err != nil {

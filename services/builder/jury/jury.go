@@ -27,7 +27,8 @@ import (
 // Gate generates the resources that proxies are served; see gate.Gate.
 type Gate interface {
 	Keep(classes []gate.ClassOf)
-	Made(class gate.ClassOf, name string) (sum [16]byte, ok bool)
+	Content(class gate.ClassOf, release, name string) *gate.Content
+	Stands(class gate.ClassOf, q *ident.Resource) bool
 	Served(w *world.World) func(class gate.ClassOf, name string) (value []byte, sum [16]byte)
 }
 
@@ -39,6 +40,7 @@ type Jury struct {
 	frontends map[string]report           // the last report of each
 	suspects  map[ident.Rejected]*suspect // only a leader has some
 	crowded   bool                        // there are MaxQuarantines
+	crowders  []string                    // identities and addresses with MaxByOne of them
 }
 
 // New returns a Jury that counts reports from now on.
@@ -68,40 +70,59 @@ func (j *Jury) Suspects() []*reportv1.Suspect {
 
 // Diagnostics returns a diagnostic if no further resource can be quarantined.
 func (j *Jury) Diagnostics() []problem.Diagnostic {
-	if !j.crowded {
-		return nil
+	full := func(reason string) problem.Diagnostic {
+		return problem.Diagnostic{
+			Severity: problem.Error, Code: "quarantines", Reason: reason,
+			Advice: "correct what `meshlog diagnostics` says is rejected",
+			Effect: "further rejected resources are sent to every new proxy, and held back only from proxies that have rejected them",
+		}
 	}
-	return []problem.Diagnostic{{
-		Severity: problem.Error, Code: "quarantines",
-		Reason: fmt.Sprintf("%d resources are in quarantine, which is the most there can be", MaxQuarantines),
-		Advice: "correct what `meshlog diagnostics` says is rejected",
-		Effect: "further rejected resources are sent to every new proxy, and held back only from proxies that have rejected them",
-	}}
+	var all []problem.Diagnostic
+	if j.crowded {
+		all = append(all, full(fmt.Sprintf("%d rejections are in quarantine, which is the most there can be", MaxQuarantines)))
+	}
+	for _, by := range j.crowders {
+		all = append(all, full(fmt.Sprintf("%d rejections in quarantine come from %s alone, which is the most that one client may cause", MaxByOne, by)))
+	}
+	return all
 }
 
 // Quarantines returns the quarantines of a fold, for reports.
-func Quarantines(f *fold.Fold) []*reportv1.Quarantine {
+func Quarantines(f *fold.Fold) []*reportv1.Quarantine { return QuarantinesIn(f.Quarantines()) }
+
+// QuarantinesIn returns the quarantines among overlays, for reports.
+func QuarantinesIn(overlays []world.Overlay) []*reportv1.Quarantine {
 	var all []*reportv1.Quarantine
-	for _, o := range f.Quarantines() {
+	for _, o := range overlays {
+		if o.Kind != ident.Quarantine {
+			continue
+		}
 		for _, v := range o.Values {
 			all = append(all, &reportv1.Quarantine{
 				Id: o.ID, TypeUrl: v.Resource.Type, Name: v.Resource.Name, Client: v.Resource.Client,
-				Reason: o.Reason, Since: timestamppb.New(o.Observed), LastGood: v.Value != nil,
+				Reason: o.Reason, Since: timestamppb.New(o.Observed), LastGood: v.Value != nil && !v.Resource.Closed,
+				Piece: v.Resource.Piece, Closed: v.Resource.Closed,
 			})
 		}
 	}
 	slices.SortFunc(all, func(a, b *reportv1.Quarantine) int {
-		return cmp.Or(cmp.Compare(a.GetTypeUrl(), b.GetTypeUrl()), cmp.Compare(a.GetName(), b.GetName()), cmp.Compare(a.GetId(), b.GetId()))
+		return cmp.Or(
+			cmp.Compare(a.GetTypeUrl(), b.GetTypeUrl()), cmp.Compare(a.GetName(), b.GetName()),
+			cmp.Compare(a.GetPiece(), b.GetPiece()), cmp.Compare(a.GetId(), b.GetId()),
+		)
 	})
 	return all
 }
 
 // Holds returns the holds of a fold that wait for approval, for reports.
-func Holds(f *fold.Fold) []*reportv1.Hold {
+func Holds(f *fold.Fold) []*reportv1.Hold { return HoldsIn(f.Holds()) }
+
+// HoldsIn returns the holds among overlays, for reports. overlays are sorted by id.
+func HoldsIn(overlays []world.Overlay) []*reportv1.Hold {
 	var all []*reportv1.Hold
 	byID := map[string]*reportv1.Hold{}
-	for _, o := range f.Holds() {
-		if len(o.Values) == 0 {
+	for _, o := range overlays {
+		if o.Kind != ident.Hold || len(o.Values) == 0 {
 			continue
 		}
 		id, _, _ := strings.Cut(o.ID, partOf)

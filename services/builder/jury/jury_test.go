@@ -4,11 +4,14 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"meshlog.dev/events"
 	"meshlog.dev/proto/ident"
@@ -32,8 +35,11 @@ var (
 // every class.
 type fixed struct{ value []byte }
 
-func (fixed) Keep([]gate.ClassOf)                        {}
-func (fixed) Made(gate.ClassOf, string) ([16]byte, bool) { return bad, true }
+func (fixed) Keep([]gate.ClassOf) {}
+func (fixed) Content(gate.ClassOf, string, string) *gate.Content {
+	return &gate.Content{Made: cluster("rejected"), Sent: cluster("rejected"), SentSum: bad}
+}
+func (fixed) Stands(gate.ClassOf, *ident.Resource) bool { return true }
 func (g fixed) Served(*world.World) func(gate.ClassOf, string) ([]byte, [16]byte) {
 	return func(gate.ClassOf, string) ([]byte, [16]byte) { return g.value, good }
 }
@@ -42,8 +48,16 @@ func verdict(applied, undecided uint32, rejectedBy ...string) *reportv1.Verdict 
 	return &reportv1.Verdict{
 		TypeUrl: ident.CDS.URL(), Name: "b", Sum: bad[:], Client: "envoy 1.38.0", Class: index.ProxyClass{}.Encode(), Message: "it is\nbad",
 		GoodSum: good[:], Good: store.VersionProto(then),
-		Applied: applied, Undecided: undecided, Rejected: uint32(len(rejectedBy)), RejectedBy: rejectedBy,
+		Applied: applied, Undecided: undecided, Rejected: uint32(len(rejectedBy)), Rejectors: rejectors(rejectedBy),
 	}
+}
+
+func cluster(stat string) []byte {
+	b, err := proto.Marshal(&clusterv3.Cluster{Name: "b", AltStatName: stat})
+	if err != nil {
+		panic(err)
+	}
+	return b
 }
 
 var start = time.Unix(1_800_000_000, 0)
@@ -67,7 +81,7 @@ func TestJuryDecides(t *testing.T) {
 		{"a frontend has not reported about it", time.Minute, map[string]*reportv1.Verdict{"f0": verdict(0, 0, "p1", "p2"), "f1": nil}, []time.Duration{0, 2 * time.Second}, []bool{false, true}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			j, f := jury.New(fixed{[]byte("before")}, start.Add(-c.since), slog.New(slog.DiscardHandler)), fold.New("one", fold.KindJudge{})
+			j, f := jury.New(fixed{cluster("before")}, start.Add(-c.since), slog.New(slog.DiscardHandler)), fold.New("one", fold.KindJudge{})
 			for id, v := range c.verdicts {
 				r := &reportv1.FrontendReport{Frontend: id}
 				if v != nil {
@@ -88,6 +102,33 @@ func TestJuryDecides(t *testing.T) {
 	}
 }
 
+// The verdicts of a report count together, however many messages it comes in. A later
+// report replaces them (XDS-4).
+func TestReportInParts(t *testing.T) {
+	j, f := jury.New(fixed{}, start, slog.New(slog.DiscardHandler)), fold.New("one", fold.KindJudge{})
+	hear := func(at int64, name string) {
+		v := verdict(0, 0, "p1", "p2")
+		v.Name = name
+		j.Hear(start, &reportv1.FrontendReport{Frontend: "f0", Time: timestamppb.New(time.Unix(at, 0)), Verdicts: []*reportv1.Verdict{v}})
+		j.Suspect(start, f)
+	}
+	suspects := func() (names []string) {
+		for _, s := range j.Suspects() {
+			names = append(names, s.GetName())
+		}
+		return names
+	}
+	hear(1, "a")
+	hear(1, "b")
+	if got := suspects(); !slices.Equal(got, []string{"a", "b"}) {
+		t.Errorf("after both messages of a report, suspects are %v", got)
+	}
+	hear(2, "c")
+	if got := suspects(); !slices.Equal(got, []string{"c"}) {
+		t.Errorf("after the next report, suspects are %v", got)
+	}
+}
+
 // A quarantine carries the content that proxies had before, if the jury knows it.
 func TestQuarantineServesLastGood(t *testing.T) {
 	lost := func(ident.Position) (*world.World, error) { return nil, store.ErrNotFound }
@@ -104,7 +145,7 @@ func TestQuarantineServesLastGood(t *testing.T) {
 		{"no longer kept", "before", lost, "", false},
 		{"the bus does not answer", "before", failing, "", true},
 	} {
-		j, f := jury.New(fixed{[]byte(c.value)}, start.Add(-time.Minute), slog.New(slog.DiscardHandler)), fold.New("one", fold.KindJudge{})
+		j, f := jury.New(fixed{cluster(c.value)}, start.Add(-time.Minute), slog.New(slog.DiscardHandler)), fold.New("one", fold.KindJudge{})
 		j.Hear(start, &reportv1.FrontendReport{Frontend: "f0", Verdicts: []*reportv1.Verdict{verdict(0, 0, "p1", "p2")}})
 		j.Suspect(start, f)
 		proposed, err := j.Propose(start, f, c.worlds)
@@ -119,7 +160,11 @@ func TestQuarantineServesLastGood(t *testing.T) {
 		}
 		got := ""
 		if v := proposed[0].Values[0].Value; v != nil {
-			got = string(v.Bytes)
+			var m clusterv3.Cluster
+			if err := proto.Unmarshal(v.Bytes, &m); err != nil {
+				t.Fatal(err)
+			}
+			got = m.GetAltStatName()
 		}
 		if got != c.want {
 			t.Errorf("%s: %d bytes are served instead, want %d", c.name, len(got), len(c.want))
@@ -194,4 +239,12 @@ func TestGuard(t *testing.T) {
 			}
 		})
 	}
+}
+
+// rejectors returns proxies that reject, each in a place of its own.
+func rejectors(ids []string) (all []*reportv1.Rejector) {
+	for _, id := range ids {
+		all = append(all, &reportv1.Rejector{Proxy: id, Address: id})
+	}
+	return all
 }

@@ -14,14 +14,19 @@ import (
 	"meshlog.dev/services/mesh/gate"
 	"meshlog.dev/services/mesh/index"
 	"meshlog.dev/services/mesh/world"
+	"meshlog.dev/services/mesh/xds/row"
 	"meshlog.dev/store"
 )
 
 const (
-	// MaxQuarantines is how many resources can be in quarantine.
+	// MaxQuarantines is how many rejections can be in quarantine. One may hold back
+	// several pieces of a resource.
 	MaxQuarantines = 100
-	// maxGood is the maximum size in bytes of the replacement that a quarantine
-	// serves. The overlay contains it, so frontends serve it from their own file.
+	// MaxByOne is how many of them one identity or address may cause, so that no
+	// client fills the quarantine with invented user agents.
+	MaxByOne = MaxQuarantines / 10
+	// maxGood is the maximum size in bytes of the replacements that a quarantine
+	// serves. The overlay contains them, so frontends serve them from their own file.
 	maxGood = 256 << 10
 )
 
@@ -39,7 +44,9 @@ func (j *Jury) Propose(now time.Time, f *fold.Fold, worlds Worlds) ([]*events.Ov
 		return nil, err
 	}
 	for _, o := range f.Quarantines() {
-		if slices.ContainsFunc(o.Values, func(v ident.OverlayValue) bool { return j.made(v.Resource.Rejected, v.Resource.Class) }) {
+		// A group of pieces of which one has changed gets another chance: that one
+		// may have been to blame for all.
+		if !slices.ContainsFunc(o.Values, func(v ident.OverlayValue) bool { return !j.stands(v.Resource) }) {
 			continue
 		}
 		proposed = append(proposed, &events.Overlay{ID: o.ID, Kind: ident.Quarantine, Reason: "its content has changed", Remove: true})
@@ -47,12 +54,23 @@ func (j *Jury) Propose(now time.Time, f *fold.Fold, worlds Worlds) ([]*events.Ov
 	return proposed, nil
 }
 
-// standing returns the resources that are in quarantine.
+// standing returns the resources and pieces that are in quarantine.
 func standing(f *fold.Fold) map[ident.Rejected]bool {
 	all := map[ident.Rejected]bool{}
 	for _, o := range f.Quarantines() {
 		for _, v := range o.Values {
 			all[v.Resource.Rejected] = true
+		}
+	}
+	return all
+}
+
+// charges returns how many quarantines each identity or address has caused.
+func charges(f *fold.Fold) map[string]int {
+	all := map[string]int{}
+	for _, o := range f.Quarantines() {
+		if len(o.Values) > 0 {
+			all[o.Values[0].Resource.By]++
 		}
 	}
 	return all
@@ -88,21 +106,17 @@ func classOf(x ident.Rejected, encoded []byte) (of gate.ClassOf, ok bool) {
 	return gate.ClassOf{Type: t, Class: class.Only(t)}, true
 }
 
-// made reports whether exactly the rejected content is generated for a class at
-// the position of the fold, whether it is in quarantine or not.
-func (j *Jury) made(x ident.Rejected, class []byte) bool {
-	of, ok := classOf(x, class)
-	if !ok {
-		return false
-	}
-	sum, ok := j.gate.Made(of, x.Name)
-	return ok && sum == x.Sum
+// stands reports whether what is in quarantine is still generated at the position
+// of the fold.
+func (j *Jury) stands(q *ident.Resource) bool {
+	of, ok := classOf(q.Rejected, q.Class)
+	return ok && j.gate.Stands(of, q)
 }
 
 // condemn proposes quarantines of guilty suspects.
 func (j *Jury) condemn(now time.Time, f *fold.Fold, worlds Worlds) ([]*events.Overlay, error) {
 	var proposed []*events.Overlay
-	then, most := past{}, MaxQuarantines-len(standing(f))
+	then, most, charged := past{}, MaxQuarantines-len(f.Quarantines()), charges(f)
 	for _, x := range sortedKeys(j.suspects) {
 		s, e := j.suspects[x], j.evidence(x)
 		if len(proposed) >= most {
@@ -111,20 +125,60 @@ func (j *Jury) condemn(now time.Time, f *fold.Fold, worlds Worlds) ([]*events.Ov
 		if now.Sub(s.tried) < decideWithin || !j.guilty(now, s, e) {
 			continue
 		}
+		by := e.charge(charged)
+		if charged[by] >= MaxByOne {
+			continue
+		}
 		s.tried = now
-		if !j.made(x, e.class) {
+		of, ok := classOf(x, e.class)
+		if !ok {
+			continue
+		}
+		c := j.gate.Content(of, x.Client, x.Name)
+		if c == nil || c.Sent == nil || c.SentSum != x.Sum {
 			continue // the resource has changed meanwhile
 		}
 		good, err := j.lastGood(then, x, e, worlds)
 		if err != nil {
 			return nil, err
 		}
-		proposed = append(proposed, &events.Overlay{
+		o := &events.Overlay{
 			ID: quarantineID(f, x), Kind: ident.Quarantine, Reason: strings.Join(strings.Fields(e.message), " "), // one line
-			Values: []ident.OverlayValue{{Resource: &ident.Resource{Rejected: x, Class: e.class}, Value: good}},
-		})
+			Values: j.instead(of.Type, x, e, c, good),
+		}
+		for i := range o.Values {
+			o.Values[i].Resource.By = by
+		}
+		charged[by]++
+		proposed = append(proposed, o)
 	}
 	return proposed, nil
+}
+
+// instead returns what is held back of a rejected resource, and what is served in
+// its place: of a row of pieces those to blame, else the whole resource.
+func (j *Jury) instead(t ident.ResourceType, x ident.Rejected, e evidence, c *gate.Content, good []byte) []ident.OverlayValue {
+	rejection := row.Case{Type: t, Name: x.Name, Made: c.Made, With: c.StandIns, Good: good, Message: e.message}
+	var values []ident.OverlayValue
+	size := 0
+	for _, h := range rejection.Blame() {
+		piece := x
+		piece.Sum = h.Sum
+		values = append(values, ident.OverlayValue{
+			Resource: &ident.Resource{Rejected: piece, Class: e.class, Piece: h.Name, Closed: h.Closed},
+			Value:    &ident.Value{Type: x.Type, Bytes: h.Value},
+		})
+		size += len(h.Value) + len(e.class) + len(h.Name)
+	}
+	if len(values) > 0 && size <= maxGood {
+		return values
+	}
+	whole := row.Whole(t, c.Made, good)
+	v := ident.OverlayValue{Resource: &ident.Resource{Rejected: x, Class: e.class, Closed: whole.Closed}}
+	if whole.Value != nil {
+		v.Value = &ident.Value{Type: x.Type, Bytes: whole.Value}
+	}
+	return []ident.OverlayValue{v}
 }
 
 // quarantineID depends only on the rejected content, so two leaders that come to
@@ -146,7 +200,7 @@ type past map[ident.Position]func(gate.ClassOf, string) ([]byte, [16]byte)
 
 // lastGood returns the resource that the class was served in the version which the
 // rejecting proxies had before, or nil if it is not found or too large.
-func (j *Jury) lastGood(then past, x ident.Rejected, e evidence, worlds Worlds) (*ident.Value, error) {
+func (j *Jury) lastGood(then past, x ident.Rejected, e evidence, worlds Worlds) ([]byte, error) {
 	t, ok := ident.ResourceTypeOf(x.Type)
 	class, err := index.DecodeClass(e.class)
 	if !ok || err != nil || len(e.goodSum) == 0 || e.good.IsZero() {
@@ -172,5 +226,5 @@ func (j *Jury) lastGood(then past, x ident.Rejected, e evidence, worlds Worlds) 
 		j.log.Warn("what proxies had before cannot be served; the rejected resource is left out", "resource", x.Name, "version", e.good, "bytes", len(value))
 		return nil, nil
 	}
-	return &ident.Value{Type: x.Type, Bytes: value}, nil
+	return value, nil
 }

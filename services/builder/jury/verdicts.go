@@ -2,6 +2,7 @@ package jury
 
 import (
 	"bytes"
+	"cmp"
 	"maps"
 	"slices"
 	"time"
@@ -29,6 +30,7 @@ const (
 // report is the last report of a frontend.
 type report struct {
 	at       time.Time
+	made     time.Time // by the frontend's clock; zero: unknown
 	verdicts map[ident.Rejected]*reportv1.Verdict
 }
 
@@ -44,7 +46,13 @@ func (j *Jury) Hear(now time.Time, r *reportv1.FrontendReport) {
 		delete(j.frontends, r.GetFrontend())
 		return
 	}
-	latest := report{now, map[ident.Rejected]*reportv1.Verdict{}}
+	latest := report{at: now, verdicts: map[ident.Rejected]*reportv1.Verdict{}}
+	if r.GetTime() != nil {
+		latest.made = r.GetTime().AsTime()
+		if before := j.frontends[r.GetFrontend()]; before.made.Equal(latest.made) {
+			latest.verdicts = before.verdicts // another message of the same report
+		}
+	}
 	for _, v := range r.GetVerdicts() {
 		x := ident.Rejected{Type: v.GetTypeUrl(), Name: v.GetName(), Client: v.GetClient()}
 		if len(v.GetSum()) == len(x.Sum) {
@@ -60,7 +68,14 @@ func (j *Jury) Hear(now time.Time, r *reportv1.FrontendReport) {
 // must announce.
 func (j *Jury) Suspect(now time.Time, f *fold.Fold) (more bool) {
 	standing := standing(f)
-	j.crowded = len(standing) >= MaxQuarantines
+	j.crowded = len(f.Quarantines()) >= MaxQuarantines
+	j.crowders = nil
+	for by, n := range charges(f) {
+		if n >= MaxByOne {
+			j.crowders = append(j.crowders, by)
+		}
+	}
+	slices.Sort(j.crowders)
 	maps.DeleteFunc(j.frontends, func(_ string, r report) bool { return now.Sub(r.at) > silentFor })
 	rejected := map[ident.Rejected]bool{}
 	for _, r := range j.frontends {
@@ -86,14 +101,14 @@ func sortedKeys[V any](m map[ident.Rejected]V) []ident.Rejected {
 
 // evidence is what all frontends report about a resource.
 type evidence struct {
-	rejectedBy []string // two at most
-	undecided  uint32
-	applied    uint32
-	all        bool // every frontend has reported about it
-	message    string
-	class      []byte
-	goodSum    []byte // the content that the proxies have instead; nil if they differ
-	good       ident.Position
+	places    []place // that it was rejected from, sorted
+	undecided uint32
+	applied   uint32
+	all       bool // every frontend has reported about it
+	message   string
+	class     []byte
+	goodSum   []byte // the content that the proxies have instead; nil if they differ
+	good      ident.Position
 }
 
 func (j *Jury) evidence(x ident.Rejected) evidence {
@@ -107,10 +122,8 @@ func (j *Jury) evidence(x ident.Rejected) evidence {
 		}
 		e.undecided += v.GetUndecided()
 		e.applied += v.GetApplied()
-		for _, by := range v.GetRejectedBy() {
-			if len(e.rejectedBy) < 2 && !slices.Contains(e.rejectedBy, by) {
-				e.rejectedBy = append(e.rejectedBy, by)
-			}
+		for _, r := range v.GetRejectors() {
+			e.places = append(e.places, placeOf(r))
 		}
 		if e.class == nil && v.GetRejected() > 0 {
 			e.class, e.message = v.GetClass(), v.GetMessage()
@@ -127,14 +140,49 @@ func (j *Jury) evidence(x ident.Rejected) evidence {
 	if disagree {
 		e.goodSum = nil
 	}
+	slices.SortFunc(e.places, place.compare)
+	e.places = slices.Compact(e.places)
 	return e
 }
 
-// guilty reports whether a suspect must go into quarantine: two proxies, or the
-// only one, have rejected it, and no proxy has applied it. Proxies that have not
+// place is where a proxy connects from. Proxies of one place count as one: the ids
+// of nodes are what clients say, and one client can say many.
+type place struct {
+	identity, address string
+	proxy             string // only if neither is known
+}
+
+func placeOf(r *reportv1.Rejector) place {
+	if r.GetIdentity() == "" && r.GetAddress() == "" {
+		return place{proxy: r.GetProxy()}
+	}
+	return place{identity: r.GetIdentity(), address: r.GetAddress()}
+}
+
+// charged returns the name under which the quarantines of a place are counted.
+func (p place) charged() string { return cmp.Or(p.identity, p.address, p.proxy) }
+
+func (p place) compare(o place) int {
+	return cmp.Or(cmp.Compare(p.identity, o.identity), cmp.Compare(p.address, o.address), cmp.Compare(p.proxy, o.proxy))
+}
+
+// charge returns the identity or address to which a quarantine is charged: of
+// those that rejected the resource the one that has the fewest.
+func (e *evidence) charge(charged map[string]int) string {
+	least := e.places[0].charged()
+	for _, p := range e.places {
+		if charged[p.charged()] < charged[least] {
+			least = p.charged()
+		}
+	}
+	return least
+}
+
+// guilty reports whether a suspect must go into quarantine: proxies of two places,
+// or all there are, have rejected it, and no proxy has applied it. Proxies that have not
 // answered, and frontends that have not reported, get two seconds.
 func (j *Jury) guilty(now time.Time, s *suspect, e evidence) bool {
-	if e.applied > 0 || len(e.rejectedBy) == 0 || len(e.rejectedBy) == 1 && e.undecided > 0 {
+	if e.applied > 0 || len(e.places) == 0 || len(e.places) == 1 && e.undecided > 0 {
 		return false
 	}
 	decided := e.all && e.undecided == 0 && now.Sub(j.since) >= allReport

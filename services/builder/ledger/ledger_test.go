@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -56,6 +57,17 @@ func (r *rig) append(body events.Body) uint64 {
 		r.t.Fatal(err)
 	}
 	return ack.Seq
+}
+
+// forge appends a body under the subject of segments.
+func (r *rig) forge(body events.Body) {
+	r.t.Helper()
+	r.ids++
+	data, err := events.Encode(events.Event{ID: fmt.Sprint("id", r.ids), Body: body})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.log.AppendRaw(events.SegmentSubject, data)
 }
 
 var shard = ident.Shard{Source: "file", Instance: "default"}
@@ -270,11 +282,18 @@ func TestNewestEpoch(t *testing.T) {
 		}
 	}
 	newest("on an empty log", 0, 0)
+	r.log.AppendForeign(events.SegmentSubject, nil)
+	newest("on a log with refused records only", 0, 0)
 	r.append(&events.Segment{Epoch: 5, Build: "one"})
 	second := r.append(&events.Segment{Epoch: 6, Build: "one"})
 	newest("in the second epoch", 6, second)
 	last := r.append(&events.Segment{Epoch: 6, Build: "two", EpochRecord: second})
 	newest("in a later segment of the epoch", 6, second)
+	// A server, or the key of a watcher, writes under the subject last (BUS-1, BUS-2).
+	r.forge(&events.Segment{Epoch: math.MaxUint64, Build: "evil"})
+	r.forge(&events.Begin{Shard: shard, Session: "s", Holder: "h"})
+	r.log.AppendForeign(events.SegmentSubject, nil)
+	newest("behind refused records", 6, second)
 	r.log.Trim(last)
 	newest("when the epoch's record has expired", 6, 0)
 }

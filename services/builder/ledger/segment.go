@@ -75,9 +75,9 @@ var ErrNoSegment = errors.New("is no segment")
 // NewestEpoch returns the segment that began the newest epoch of a log, and its
 // record. Without any segment on the log it returns nil. If the record has
 // expired, and a later segment of the epoch has not, it returns that segment and
-// a zero record: no fold can resume there.
+// a zero record: no fold can resume there. Refused records do not count.
 func NewestEpoch(ctx context.Context, log events.Reader) (*events.Segment, events.Record, error) {
-	rec, err := log.Last(ctx, events.SegmentSubject)
+	rec, err := lastSegment(ctx, log)
 	if errors.Is(err, events.ErrNotFound) {
 		return nil, events.Record{}, nil
 	}
@@ -99,4 +99,26 @@ func NewestEpoch(ctx context.Context, log events.Reader) (*events.Segment, event
 		return nil, events.Record{}, fmt.Errorf("record %d under %s %w", rec.Seq, events.SegmentSubject, errors.Join(ErrNoSegment, rec.Err))
 	}
 	return seg, rec, nil
+}
+
+// lastSegment returns the newest record under events.SegmentSubject that is not
+// refused, or events.ErrNotFound.
+func lastSegment(ctx context.Context, log events.Reader) (events.Record, error) {
+	last, err := log.Last(ctx, events.SegmentSubject)
+	if err != nil || !errors.Is(last.Err, events.ErrRefused) {
+		return last, err
+	}
+	found := false
+	for rec, err := range log.Under(ctx, events.SegmentSubject) {
+		if err != nil {
+			return events.Record{}, err
+		}
+		if !errors.Is(rec.Err, events.ErrRefused) {
+			last, found = rec, true
+		}
+	}
+	if !found {
+		return events.Record{}, events.ErrNotFound
+	}
+	return last, nil
 }

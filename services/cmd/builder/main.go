@@ -46,7 +46,7 @@ func command() *cobra.Command {
 	return process.Command(process.Spec{
 		Use: "builder", Short: "Build versions from the log", Settings: s,
 		Long:    "Fold the log and publish versions of the world. Any number of builders may run: one leads, and the standbys take over.",
-		Example: "  builder --bus nats://127.0.0.1:4222 --bus-token-file token --data /var/lib/meshlog/builder-1 --id builder-1",
+		Example: "  builder --bus nats://127.0.0.1:4222 --bus-nkey auth/builder.nk --data /var/lib/meshlog/builder-1 --id builder-1",
 		Verify: func(context.Context, io.Writer) error {
 			return errors.Join(s.Bus.Verify(), process.VerifyData(s.Data))
 		},

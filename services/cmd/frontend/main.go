@@ -43,7 +43,7 @@ func command() *cobra.Command {
 	return process.Command(process.Spec{
 		Use: "frontend", Short: "Serve Envoys over xDS", Settings: s,
 		Long:    "Serve Envoys from a replica of the published versions. Without --bus the replica does not change.",
-		Example: "  frontend --bus nats://127.0.0.1:4222 --bus-token-file token --data /var/lib/meshlog/frontend-1 --id frontend-1",
+		Example: "  frontend --bus nats://127.0.0.1:4222 --bus-nkey auth/frontend.nk --data /var/lib/meshlog/frontend-1 --id frontend-1",
 		Verify: func(context.Context, io.Writer) error {
 			return errors.Join(s.Bus.Verify(), process.VerifyData(s.Data), s.Settings.Verify())
 		},

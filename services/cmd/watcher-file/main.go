@@ -19,12 +19,14 @@ import (
 
 type settings struct {
 	process.Bus
+	watcher.Settings
 	Config   string // the directory, including its subdirectories
 	Instance string // unique name of the directory
 }
 
 func (s *settings) Flags(fs *pflag.FlagSet) {
 	s.Bus.Flags(fs)
+	s.Settings.Flags(fs)
 	fs.StringVar(&s.Config, "config", "", "`directory` of YAML to watch, including its subdirectories")
 	fs.StringVar(&s.Instance, "instance", "default", "unique `name` of the directory: watchers with the same name publish as one source. "+
 		"Set it if several directories are watched")
@@ -35,17 +37,17 @@ func (s *settings) Check() error {
 	if s.Instance == "" {
 		instance = process.Invalid("instance", "is empty")
 	}
-	return errors.Join(s.Bus.Check(), process.CheckConfig(s.Config), instance)
+	return errors.Join(s.Bus.Check(), s.Settings.Check(), process.CheckConfig(s.Config), instance)
 }
 
 func main() { os.Exit(process.Main(command())) }
 
 func command() *cobra.Command {
-	s := &settings{Bus: process.DefaultBus()}
+	s := &settings{Bus: process.DefaultBus(), Settings: watcher.DefaultSettings()}
 	return process.Command(process.Spec{
 		Use: "watcher-file", Short: "Publish the objects in a directory of YAML", Settings: s,
 		Long:    "Watch a directory of YAML and publish its changes to the log. A second watcher with the same --instance is a standby.",
-		Example: "  watcher-file --bus nats://127.0.0.1:4222 --bus-token-file token --config mesh/ --id watcher-1",
+		Example: "  watcher-file --bus nats://127.0.0.1:4222 --bus-nkey auth/watcher-file-default.nk --config mesh/ --id watcher-1",
 		Verify: func(ctx context.Context, w io.Writer) error {
 			return errors.Join(s.Bus.Verify(), watcher.VerifyDirectory(ctx, s.Config, w))
 		},
@@ -53,7 +55,7 @@ func command() *cobra.Command {
 			shard := ident.Shard{Source: "file", Instance: s.Instance}
 			return watcher.Run(ctx, watcher.Options{
 				Domain: s.Domain, Shard: shard, Holder: s.ID,
-				Watcher: file.New(s.Config), Process: p,
+				Watcher: file.New(s.Config), LogShare: s.LogShare, Process: p,
 				Connect: s.Connect(bus.Watcher(shard), p),
 			})
 		},

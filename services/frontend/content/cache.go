@@ -1,6 +1,7 @@
 package content
 
 import (
+	"errors"
 	"slices"
 	"sync"
 	"time"
@@ -29,9 +30,14 @@ type Cache struct {
 	current servedVersion
 	past    *pastVersions
 	entries map[key]*entry
-	idle    map[*entry]struct{} // without clients; dropped with the next version
+	idle    map[*entry]struct{} // without clients
+	parted  uint64              // how many entries have lost their last client
+	most    int                 // entries; 0: no limit
 	wanted  map[key]struct{}    // keys whose earlier content must be made
 	clients map[*Client]struct{}
+	// proven are the clients with an identity, by the input that decides what the
+	// world knows of them.
+	proven map[index.Input]map[*Client]struct{}
 }
 
 // servedVersion is a version of the world that is or was served.
@@ -53,6 +59,12 @@ type key struct {
 type entry struct {
 	key   key
 	users int
+	// parted is the number of the entry among those that lost their last client,
+	// and swept whether Sweep has seen it since.
+	parted uint64
+	swept  bool
+	// ahead: it was made before a client of its class came.
+	ahead bool
 	made  *xds.Set // before quarantine replaces anything; only under building
 	// history is the Sets of the entry, the current one first, for as long as
 	// the entry exists and versions are retained.
@@ -75,17 +87,24 @@ func (e *entry) set() *xds.Set { return e.history[0].set }
 // one.
 func (e *entry) oldest() ident.Position { return e.history[len(e.history)-1].version }
 
-// New returns a cache of the empty world.
-func New() *Cache {
+// maxIdle is how many entries without clients are kept between versions.
+const maxIdle = 256
+
+// New returns a cache of the empty world. It makes room for no client whose class
+// would need more than most entries in all, one for each class and type; 0: no
+// limit.
+func New(most int) *Cache {
 	pc := index.NewPushContext(world.NewWorld())
 	return &Cache{
 		catalog: xds.NewCatalog(pc),
 		current: servedVersion{pc: pc},
+		most:    most,
 		past:    &pastVersions{},
 		entries: make(map[key]*entry),
 		idle:    make(map[*entry]struct{}),
 		wanted:  make(map[key]struct{}),
 		clients: make(map[*Client]struct{}),
+		proven:  make(map[index.Input]map[*Client]struct{}),
 	}
 }
 
@@ -110,7 +129,7 @@ func (c *Cache) prewarm(pc *index.PushContext) {
 	classes := c.current.classes
 	c.mu.Unlock()
 	for _, t := range []proxy.Type{proxy.Sidecar, proxy.Router} {
-		c.makeClass(classes, index.Classify(pc, &proxy.Proxy{Type: t}))
+		c.makeClass(classes, index.Classify(pc, &proxy.Proxy{Type: t}), true)
 	}
 }
 
@@ -158,6 +177,15 @@ func (c *Cache) swap(next servedVersion, changes []change) []*Client {
 			}
 		}
 	}
+	for _, in := range next.changed {
+		if in.Kind != index.InputWorkloads {
+			continue
+		}
+		for cl := range c.proven[in] {
+			cl.moves++
+			tell(cl)
+		}
+	}
 	if !same {
 		for cl := range c.clients { // they may be in other classes now
 			tell(cl)
@@ -168,17 +196,103 @@ func (c *Cache) swap(next servedVersion, changes []change) []*Client {
 }
 
 // dropIdle drops the classes without clients; building is held.
-func (c *Cache) dropIdle() {
+func (c *Cache) dropIdle() { c.drop(func(*entry) bool { return true }) }
+
+// Sweep drops the classes that have had no client since the Sweep before. A client
+// that reconnects soon still finds its class.
+func (c *Cache) Sweep() {
+	c.building.Lock()
+	defer c.building.Unlock()
+	c.drop(func(e *entry) bool {
+		was := e.swept
+		e.swept = true
+		return was && !e.ahead
+	})
+}
+
+// dropOldest drops the classes that have been without clients for the longest time,
+// so that few are left, and no more entries than the limit if that is possible.
+// Entries that were idle before that number of them are concerned. building is
+// held.
+func (c *Cache) dropOldest(before uint64) {
 	c.mu.Lock()
-	idle := c.idle
-	c.idle = make(map[*entry]struct{})
-	for e := range idle {
-		delete(c.entries, e.key)
+	var parted []uint64
+	for e := range c.idle {
+		if e.parted <= before && !e.ahead {
+			parted = append(parted, e.parted)
+		}
+	}
+	excess := len(parted) - maxIdle
+	if c.most > 0 {
+		excess = max(excess, len(c.entries)-c.most)
 	}
 	c.mu.Unlock()
-	for e := range idle {
+	if excess <= 0 || len(parted) == 0 {
+		return
+	}
+	slices.Sort(parted)
+	last := parted[min(excess, len(parted))-1]
+	c.drop(func(e *entry) bool { return e.parted <= last && !e.ahead })
+}
+
+// drop drops the idle entries for which is is true; building is held.
+func (c *Cache) drop(is func(*entry) bool) {
+	c.mu.Lock()
+	var dropped []*entry
+	for e := range c.idle {
+		if is(e) {
+			dropped = append(dropped, e)
+			delete(c.idle, e)
+			delete(c.entries, e.key)
+		}
+	}
+	c.mu.Unlock()
+	for _, e := range dropped {
 		c.catalog.Drop(e.key.class, e.key.t)
 	}
+}
+
+// part makes an entry idle; mu is held.
+func (c *Cache) part(e *entry) {
+	c.parted++
+	e.parted, e.swept = c.parted, false
+	c.idle[e] = struct{}{}
+}
+
+// Reasons why a client is not admitted.
+var (
+	ErrStranger = errors.New("the world has workloads of the proxy's service account, and the proxy is on none of them")
+	ErrFull     = errors.New("the resources of the proxy's class would be more than are kept")
+)
+
+// Admit returns nil if a new client for p may Join, else ErrStranger or ErrFull:
+// the resources of its class are not made yet, and there are as many as the limit
+// allows, not counting those without clients. A client that has joined may enter any
+// class, so that a new version cannot end its stream.
+func (c *Cache) Admit(p *proxy.Proxy) error {
+	c.mu.Lock()
+	most, pc := c.most, c.current.pc
+	c.mu.Unlock()
+	p, standing := pc.Locate(p)
+	if standing == index.Stranger {
+		return ErrStranger
+	}
+	if most == 0 {
+		return nil
+	}
+	class := index.Classify(pc, p)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	missing := 0
+	for t := range ident.ResourceTypes {
+		if e := c.entries[key{t, class.Only(t)}]; e == nil || e.users == 0 {
+			missing++
+		}
+	}
+	if missing > 0 && len(c.entries)-len(c.idle)+missing > most {
+		return ErrFull
+	}
+	return nil
 }
 
 // Version returns the served version; zero: none yet.

@@ -27,7 +27,7 @@ type cached struct {
 }
 
 func newWorld(t testing.TB, changes ...Change) *cached {
-	w := &cached{Cache: content.New(), t: t, world: world.NewWorld()}
+	w := &cached{Cache: content.New(0), t: t, world: world.NewWorld()}
 	w.pc = index.NewPushContext(w.world)
 	w.change(changes...)
 	return w

@@ -22,6 +22,10 @@ type Client struct {
 	watching [ident.ResourceTypes]Watch
 
 	// guarded by cache.mu
+	located *proxy.Proxy // what the world knows of proxy, at the last View
+	known   bool         // located is on a workload, or was
+	moves   int          // how often the world may have learned something else of proxy
+	seen    int          // moves when located was found
 	class   index.ProxyClass
 	classes uint64 // servedVersion.classes when class was found, if there are entries
 	entries [ident.ResourceTypes]*entry
@@ -48,11 +52,50 @@ func (w Watch) wants(changed []string) bool {
 // have changed since its last View; perhaps once more after Leave. wake must not
 // block, nor call the Client.
 func (c *Cache) Join(p *proxy.Proxy, wake func()) *Client {
-	cl := &Client{cache: c, proxy: p, wake: wake}
+	cl := &Client{cache: c, proxy: p, located: p, wake: wake}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.clients[cl] = struct{}{}
+	if in := workloadsOf(p); in != (index.Input{}) {
+		if c.proven[in] == nil {
+			c.proven[in] = make(map[*Client]struct{})
+		}
+		c.proven[in][cl] = struct{}{}
+	}
 	return cl
+}
+
+// workloadsOf returns the input that decides what the world knows of p; zero:
+// nothing does.
+func workloadsOf(p *proxy.Proxy) index.Input {
+	if p.Identity == (proxy.Identity{}) {
+		return index.Input{}
+	}
+	return index.WorkloadInput(p.Identity.Namespace, p.Identity.ServiceAccount)
+}
+
+// locate returns the client's proxy as pc knows it. A proxy whose workload has gone
+// stays what it was: its configuration must not vanish while it drains. mu is not
+// held.
+func (cl *Client) locate(pc *index.PushContext) (p *proxy.Proxy, known bool) {
+	p, standing := pc.Locate(cl.proxy)
+	cl.cache.mu.Lock()
+	defer cl.cache.mu.Unlock()
+	if standing == index.Located {
+		return p, true
+	}
+	if cl.known {
+		return cl.located, true
+	}
+	return p, false
+}
+
+// Proxy returns the client's proxy as the world knew it at the last View. It must
+// not be changed.
+func (cl *Client) Proxy() *proxy.Proxy {
+	cl.cache.mu.Lock()
+	defer cl.cache.mu.Unlock()
+	return cl.located
 }
 
 // Leave ends the client's use of the cache.
@@ -60,6 +103,10 @@ func (cl *Client) Leave() {
 	cl.cache.mu.Lock()
 	defer cl.cache.mu.Unlock()
 	delete(cl.cache.clients, cl)
+	in := workloadsOf(cl.proxy)
+	if delete(cl.cache.proven[in], cl); len(cl.cache.proven[in]) == 0 {
+		delete(cl.cache.proven, in)
+	}
 	cl.release()
 }
 
@@ -94,16 +141,22 @@ func (cl *Client) View() View {
 	c := cl.cache
 	for {
 		c.mu.Lock()
-		now := c.current
-		if cl.entries[0] != nil && cl.classes == now.classes {
+		now, moves := c.current, cl.moves
+		if cl.entries[0] != nil && cl.classes == now.classes && cl.seen == moves {
 			v := cl.view()
 			c.mu.Unlock()
 			return v
 		}
 		c.mu.Unlock()
-		class := index.Classify(now.pc, cl.proxy)
+		p, known := cl.locate(now.pc)
+		class := index.Classify(now.pc, p)
+		c.mu.Lock()
+		if current := cl.moves == moves; current {
+			cl.located, cl.known, cl.seen = p, known, moves
+		}
+		c.mu.Unlock()
 		if !cl.enter(now.classes, class) {
-			c.makeClass(now.classes, class)
+			c.makeClass(now.classes, class, false)
 		}
 	}
 }
@@ -139,6 +192,7 @@ func (cl *Client) enter(classes uint64, class index.ProxyClass) bool {
 	cl.release()
 	for t, e := range entries {
 		e.users++
+		e.ahead = false
 		delete(c.idle, e)
 		e.watch(cl.watching[t], cl)
 	}
@@ -147,12 +201,13 @@ func (cl *Client) enter(classes uint64, class index.ProxyClass) bool {
 }
 
 // makeClass makes the resources of a class, unless the classes number has
-// changed.
-func (c *Cache) makeClass(classes uint64, class index.ProxyClass) {
+// changed; ahead: before a client of the class has come.
+func (c *Cache) makeClass(classes uint64, class index.ProxyClass, ahead bool) {
 	c.building.Lock()
 	defer c.building.Unlock()
 	c.mu.Lock()
 	current := c.current // until building is released
+	before := c.parted
 	c.mu.Unlock()
 	if current.classes != classes {
 		return
@@ -163,12 +218,13 @@ func (c *Cache) makeClass(classes uint64, class index.ProxyClass) {
 		first := withQuarantine(c.catalog, current, k, made)
 		c.mu.Lock()
 		if c.entries[k] == nil {
-			e := &entry{key: k, made: made, history: []revision{first}, watchers: make(map[Watch]map[*Client]struct{})}
+			e := &entry{key: k, made: made, history: []revision{first}, watchers: make(map[Watch]map[*Client]struct{}), ahead: ahead}
 			c.entries[k] = e
-			c.idle[e] = struct{}{}
+			c.part(e)
 		}
 		c.mu.Unlock()
 	}
+	c.dropOldest(before)
 }
 
 // release leaves the client's entries; mu is held.
@@ -179,7 +235,7 @@ func (cl *Client) release() {
 		}
 		e.unwatch(cl.watching[t], cl)
 		if e.users--; e.users == 0 {
-			cl.cache.idle[e] = struct{}{}
+			cl.cache.part(e)
 		}
 		cl.entries[t] = nil
 	}

@@ -30,7 +30,7 @@ type mesh struct {
 }
 
 func newMesh(t testing.TB, changes ...Change) *mesh {
-	m := &mesh{Cache: New(), t: t, world: world.NewWorld(), names: new(names.Table)}
+	m := &mesh{Cache: New(0), t: t, world: world.NewWorld(), names: new(names.Table)}
 	m.pc = index.NewPushContext(m.world)
 	m.change(changes...)
 	return m

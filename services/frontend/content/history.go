@@ -43,12 +43,12 @@ func (cl *Client) Past() iter.Seq[View] {
 	return func(yield func(View) bool) {
 		c := cl.cache
 		c.mu.Lock()
-		classes, class, past := cl.classes, cl.class, c.past
+		classes, class, past, located := cl.classes, cl.class, c.past, cl.located
 		c.mu.Unlock()
 		for _, p := range past.versions {
 			was := class
 			if p.classes != classes {
-				was = index.Classify(p.pc, cl.proxy)
+				was = index.Classify(p.pc, located)
 			}
 			if !yield(c.pastView(past, p, was)) {
 				return

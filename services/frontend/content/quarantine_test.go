@@ -12,11 +12,14 @@ import (
 	"meshlog.dev/services/mesh/xds"
 )
 
-const release = "envoy 1.38.0"
+const (
+	userAgent = "envoy 1.38.0"
+	release   = userAgent + " (state of the world)"
+)
 
 // as joins as a client of a cluster, with a user agent.
-func (m *mesh) as(cluster, userAgent string) *listener {
-	return m.joinAs(&proxy.Proxy{ID: cluster, Cluster: cluster, UserAgent: userAgent})
+func (m *mesh) as(cluster, agent string) *listener {
+	return m.joinAs(&proxy.Proxy{ID: cluster, Cluster: cluster, UserAgent: agent})
 }
 
 // timeouts returns the connect timeouts of the clusters of a view, by name.
@@ -35,7 +38,7 @@ func timeouts(t *testing.T, v View) map[string]int64 {
 
 func TestQuarantine(t *testing.T) {
 	m := newMesh(t, Put("a", Cluster("a", 1)), Put("b", Cluster("b", 1)), Put("ea", Endpoints("a", 1)))
-	one, two, other := m.as("m", release), m.as("n", release), m.as("m", "envoy 1.37.0")
+	one, two, other := m.as("m", userAgent), m.as("n", userAgent), m.as("m", "envoy 1.37.0")
 	for _, l := range []*listener{one, two, other} {
 		l.Watch(ident.CDS, Watch{All: true})
 	}
@@ -90,13 +93,13 @@ func TestQuarantine(t *testing.T) {
 // knows which clusters it refers to.
 func TestQuarantineFacts(t *testing.T) {
 	m := newMesh(t, Put("r", Routes("r", To("a", 1))))
-	l := m.as("m", release)
+	l := m.as("m", userAgent)
 	m.change(Quarantine("q", release, ident.RDS, "r", l.View().Sets[ident.RDS].Find("r").Sum, Routes("r", To("b", 1))))
 	r := l.View().Sets[ident.RDS].Find("r")
 	if !r.RefersTo("b") || r.RefersTo("a") {
 		t.Error("the clusters of the replacement are not known")
 	}
-	fresh := newMesh(t, Put("r", Routes("r", To("b", 1)))).as("m", release).View().Sets[ident.RDS].Find("r")
+	fresh := newMesh(t, Put("r", Routes("r", To("b", 1)))).as("m", userAgent).View().Sets[ident.RDS].Find("r")
 	if fresh.Sum != r.Sum {
 		t.Error("the same content has another sum")
 	}
@@ -114,7 +117,7 @@ func clusters(v View) served { return served{v.Sets[ident.CDS].Sum, v.Quarantine
 // quarantine of that time, so that a resuming client is recognised.
 func TestQuarantineInThePast(t *testing.T) {
 	m := newMesh(t, Put("a", Cluster("a", 1)), Put("b", Cluster("b", 1)))
-	l := m.as("m", release)
+	l := m.as("m", userAgent)
 	bad := l.View().Sets[ident.CDS].Find("b").Sum
 	var want []served
 	for _, change := range []Change{
@@ -137,8 +140,32 @@ func TestQuarantineInThePast(t *testing.T) {
 	}
 	l.Leave()
 	m.change() // its classes are forgotten
-	late := m.as("m", release)
+	late := m.as("m", userAgent)
 	if diff := cmp.Diff(append([]served{clusters(late.View())}, want...), past(late)); diff != "" {
 		t.Errorf("of a later client (-want +got):\n%s", diff)
+	}
+}
+
+// A quarantine concerns the clients of one protocol: those of the same version that
+// use the other one get what was rejected (PRO-5).
+func TestQuarantineOfOneProtocol(t *testing.T) {
+	m := newMesh(t, Put("b", Cluster("b", 1)))
+	sotw := m.joinAs(&proxy.Proxy{ID: "s", Cluster: "m", UserAgent: userAgent})
+	delta := m.joinAs(&proxy.Proxy{ID: "d", Cluster: "m", UserAgent: userAgent, Delta: true})
+	m.change(Put("b", Cluster("b", 2)))
+	bad := sotw.View().Sets[ident.CDS].Find("b").Sum
+	for _, c := range []struct {
+		client      string
+		sotw, delta int64
+	}{
+		{userAgent + " (state of the world)", 1, 2}, {userAgent + " (delta)", 2, 1},
+	} {
+		m.change(Quarantine("q", c.client, ident.CDS, "b", bad, Cluster("b", 1)))
+		if diff := cmp.Diff(map[string]int64{"b": c.sotw}, timeouts(t, sotw.View())); diff != "" {
+			t.Errorf("%s: state of the world (-want +got):\n%s", c.client, diff)
+		}
+		if diff := cmp.Diff(map[string]int64{"b": c.delta}, timeouts(t, delta.View())); diff != "" {
+			t.Errorf("%s: delta (-want +got):\n%s", c.client, diff)
+		}
 	}
 }

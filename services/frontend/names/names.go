@@ -9,16 +9,23 @@ package names
 
 import (
 	"hash/maphash"
+	"iter"
 	"runtime"
 	"slices"
 	"sync"
 	"weak"
 )
 
+// Max is how many names of one type a stream may subscribe to (XDS-1).
+const Max = 250_000
+
 // Names is a read-only set of names. Two sets of one Table are equal if their
 // pointers are. A nil Names is the empty set.
+//
+// A set that differs little from another one shares most of its memory with it,
+// so the work of a small change does not grow with the set (XDS-8).
 type Names struct {
-	list        []string // sorted, each once
+	chunks      []chunk // none is empty; all names of one are less than those of the next
 	fingerprint fingerprint
 }
 
@@ -40,34 +47,47 @@ func (p fingerprint) addBytes(name []byte) fingerprint {
 	return fingerprint{p.a + maphash.Bytes(seeds[0], name), p.b + maphash.Bytes(seeds[1], name), p.count + 1}
 }
 
-func (p fingerprint) removeBytes(name []byte) fingerprint {
-	return fingerprint{p.a - maphash.Bytes(seeds[0], name), p.b - maphash.Bytes(seeds[1], name), p.count - 1}
+func (p fingerprint) remove(name string) fingerprint {
+	return fingerprint{p.a - maphash.String(seeds[0], name), p.b - maphash.String(seeds[1], name), p.count - 1}
 }
 
 // Len returns the number of names.
-func (n *Names) Len() int {
-	if n == nil {
-		return 0
-	}
-	return len(n.list)
-}
+func (n *Names) Len() int { return n.fingerprinted().count }
 
-// List returns the names, sorted; it must not be changed.
-func (n *Names) List() []string {
-	if n == nil {
-		return nil
+// All yields the names in order.
+func (n *Names) All() iter.Seq[string] {
+	return func(yield func(string) bool) {
+		if n == nil {
+			return
+		}
+		for _, c := range n.chunks {
+			for _, name := range c {
+				if !yield(name) {
+					return
+				}
+			}
+		}
 	}
-	return n.list
 }
 
 // Has reports whether name is in the set.
 func (n *Names) Has(name string) bool {
-	_, ok := slices.BinarySearch(n.List(), name)
+	if n == nil {
+		return false
+	}
+	_, ok := slices.BinarySearch(n.chunks[chunkOf(n.chunks, name)], name)
 	return ok
 }
 
 func (n *Names) hasBytes(name []byte) bool {
-	_, ok := slices.BinarySearchFunc(n.List(), name, compareBytes)
+	if n == nil {
+		return false
+	}
+	i, first := slices.BinarySearchFunc(n.chunks, name, func(c chunk, name []byte) int { return compareBytes(c[0], name) })
+	if first {
+		return true
+	}
+	_, ok := slices.BinarySearchFunc(n.chunks[max(i-1, 0)], name, compareBytes)
 	return ok
 }
 
@@ -137,12 +157,12 @@ func (u *inUse[K, V]) forget(key K) {
 // Intern returns the set of the names in w. It makes strings of them only if
 // the set is new.
 func (t *Table) Intern(w Wire) *Names {
-	if w.Len() == 0 {
-		return nil
-	}
 	var p fingerprint
 	for name := range w.All() {
 		p = p.addBytes(name)
+	}
+	if p.count == 0 {
+		return nil
 	}
 	if n := t.sets.find(p); n != nil {
 		return n
@@ -150,21 +170,7 @@ func (t *Table) Intern(w Wire) *Names {
 	return t.InternList(w.strings())
 }
 
-// strings returns the names in w, in one piece of memory.
-func (w Wire) strings() []string {
-	all := string(w.raw)
-	list := make([]string, 0, w.count)
-	at := 0
-	for name := range w.All() {
-		size, _ := skip(w.raw[at+1:])
-		at += 1 + size
-		list = append(list, all[at-len(name):at])
-	}
-	return list
-}
-
-// InternList returns the set of these names. The Table owns the list from then
-// on.
+// InternList returns the set of these names. It sorts the list.
 func (t *Table) InternList(list []string) *Names {
 	slices.Sort(list)
 	list = slices.Compact(list)
@@ -175,44 +181,59 @@ func (t *Table) InternList(list []string) *Names {
 	for _, name := range list {
 		p = p.add(name)
 	}
-	return t.sets.add(p, &Names{list: list, fingerprint: p})
+	return t.sets.add(p, &Names{appendChunks(nil, list), p})
 }
 
-// With returns the union of n and added.
-func (t *Table) With(n *Names, added Wire) *Names {
-	p := n.fingerprinted()
-	for name := range added.All() {
-		if !n.hasBytes(name) {
-			p = p.addBytes(name)
+// Lacking returns the names in w that n has not, sorted.
+func (n *Names) Lacking(w Wire) []string { return n.pick(w, false) }
+
+// Having returns the names in w that n has, sorted.
+func (n *Names) Having(w Wire) []string { return n.pick(w, true) }
+
+func (n *Names) pick(w Wire, has bool) []string {
+	var list []string
+	for name := range w.All() {
+		if n.hasBytes(name) == has {
+			list = append(list, string(name))
 		}
 	}
-	if p == n.fingerprinted() {
+	slices.Sort(list)
+	return slices.Compact(list)
+}
+
+// With returns n with names added that it has not: sorted, each once.
+func (t *Table) With(n *Names, added []string) *Names {
+	p := n.fingerprinted()
+	for _, name := range added {
+		p = p.add(name)
+	}
+	return t.changed(n, p, added, mergeSorted)
+}
+
+// Without returns n without names that it has: sorted, each once.
+func (t *Table) Without(n *Names, removed []string) *Names {
+	p := n.fingerprinted()
+	for _, name := range removed {
+		p = p.remove(name)
+	}
+	return t.changed(n, p, removed, lessSorted)
+}
+
+// changed returns the set with fingerprint p, which is n with some sorted names
+// added or removed by apply.
+func (t *Table) changed(n *Names, p fingerprint, differ []string, apply func(chunk, []string) []string) *Names {
+	switch {
+	case len(differ) == 0:
 		return n
+	case p.count == 0:
+		return nil
 	}
 	if o := t.sets.find(p); o != nil {
 		return o
 	}
-	return t.InternList(append(slices.Clone(n.List()), added.strings()...))
-}
-
-// Without returns n without the names in removed.
-func (t *Table) Without(n *Names, removed Wire) *Names {
-	p := n.fingerprinted()
-	for name := range removed.All() {
-		if n.hasBytes(name) {
-			p = p.removeBytes(name)
-		}
+	var chunks []chunk
+	if n != nil {
+		chunks = n.chunks
 	}
-	if p == n.fingerprinted() {
-		return n
-	}
-	if o := t.sets.find(p); o != nil {
-		return o
-	}
-	gone := removed.strings()
-	slices.Sort(gone)
-	return t.InternList(slices.DeleteFunc(slices.Clone(n.List()), func(name string) bool {
-		_, is := slices.BinarySearch(gone, name)
-		return is
-	}))
+	return t.sets.add(p, &Names{changeChunks(chunks, differ, apply), p})
 }

@@ -1,7 +1,9 @@
 package names_test
 
 import (
+	"bytes"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"runtime"
 	"slices"
@@ -16,6 +18,16 @@ import (
 	"meshlog.dev/services/mesh/xds"
 )
 
+func with(t *names.Table, n *names.Names, added ...string) *names.Names {
+	return t.With(n, n.Lacking(names.Of(added...)))
+}
+
+func without(t *names.Table, n *names.Names, removed ...string) *names.Names {
+	return t.Without(n, n.Having(names.Of(removed...)))
+}
+
+func listOf(n *names.Names) []string { return slices.Collect(n.All()) }
+
 func TestEqualSetsAreOne(t *testing.T) {
 	table := new(names.Table)
 	abc := table.Intern(names.Of("a", "b", "c"))
@@ -23,21 +35,21 @@ func TestEqualSetsAreOne(t *testing.T) {
 		"another order":     table.Intern(names.Of("c", "a", "b")),
 		"doubles":           table.Intern(names.Of("a", "b", "a", "c", "c")),
 		"a list":            table.InternList([]string{"b", "a", "c"}),
-		"with":              table.With(table.Intern(names.Of("a", "c")), names.Of("b", "a", "b")),
-		"with nothing":      table.With(abc, names.Wire{}),
-		"with a known name": table.With(abc, names.Of("b")),
-		"without":           table.Without(table.Intern(names.Of("a", "b", "c", "d")), names.Of("d", "x", "d")),
-		"without nothing":   table.Without(abc, names.Of("x")),
+		"with":              with(table, table.Intern(names.Of("a", "c")), "b", "a", "b"),
+		"with nothing":      with(table, abc),
+		"with a known name": with(table, abc, "b"),
+		"without":           without(table, table.Intern(names.Of("a", "b", "c", "d")), "d", "x", "d"),
+		"without nothing":   without(table, abc, "x"),
 	} {
 		if same != abc {
-			t.Errorf("%s: %v", name, same.List())
+			t.Errorf("%s: %v", name, listOf(same))
 		}
 	}
 	for name, other := range map[string]*names.Names{
-		"less":    table.Without(abc, names.Of("a")),
-		"more":    table.With(abc, names.Of("d")),
+		"less":    without(table, abc, "a"),
+		"more":    with(table, abc, "d"),
 		"doubled": table.Intern(names.Of("a", "a", "b")),
-		"nothing": table.Without(abc, names.Of("a", "b", "c")),
+		"nothing": without(table, abc, "a", "b", "c"),
 	} {
 		if other == abc {
 			t.Errorf("%s is the same", name)
@@ -64,7 +76,7 @@ func TestRandomSets(t *testing.T) {
 	want := map[string]bool{}
 	for range 2000 {
 		add, drop := some(), some()
-		have = table.Without(table.With(have, names.Of(add...)), names.Of(drop...))
+		have = without(table, with(table, have, add...), drop...)
 		for _, n := range add {
 			want[n] = true
 		}
@@ -76,7 +88,7 @@ func TestRandomSets(t *testing.T) {
 			list = append(list, n)
 		}
 		if other := table.InternList(slices.Clone(list)); other != have {
-			t.Fatalf("%v, not %v", have.List(), other.List())
+			t.Fatalf("%v, not %v", listOf(have), listOf(other))
 		}
 	}
 }
@@ -88,7 +100,7 @@ func TestWire(t *testing.T) {
 	for n := range w.All() {
 		got = append(got, string(n))
 	}
-	if diff := cmp.Diff([]string{"a", "", long, "b"}, got); diff != "" || w.Len() != 4 {
+	if diff := cmp.Diff([]string{"a", long, "b"}, got); diff != "" || w.Len() != 4 {
 		t.Errorf("%d names, -want +got:\n%s", w.Len(), diff)
 	}
 	if !w.Has("b") || w.Has("c") {
@@ -112,18 +124,23 @@ func FuzzScan(f *testing.F) {
 			return
 		}
 		var want []string
+		count := 0
 		for rest := b; len(rest) > 0 && rest[0] == 0x1a; {
 			v, size := protowire.ConsumeBytes(rest[1:])
 			if size < 0 {
 				t.Fatalf("Scan accepted %q, which is malformed", b)
 			}
-			want, rest = append(want, string(v)), rest[1+size:]
+			if len(v) > 0 {
+				want = append(want, string(v))
+			}
+			rest = rest[1+size:]
+			count++
 		}
 		var got []string
 		for v := range w.All() {
 			got = append(got, string(v))
 		}
-		if diff := cmp.Diff(want, got); diff != "" || w.Len() != len(want) {
+		if diff := cmp.Diff(want, got); diff != "" || w.Len() != count {
 			t.Errorf("-want +got:\n%s", diff)
 		}
 	})
@@ -174,7 +191,7 @@ func TestManyGoroutines(t *testing.T) {
 				if b := table.Intern(names.Of(fmt.Sprint(i%7), "x")); a != b {
 					t.Error("equal sets have different pointers")
 				}
-				l := table.List(ident.CDS, next.Sum, func() []*xds.Resource { return next.Resources })
+				l := table.List(ident.CDS, next.Sum, false, func() []*xds.Resource { return next.Resources })
 				if n := l.Memo.Do(false, func() any { return len(l.Resources) }); n != 2 {
 					t.Error(n)
 				}
@@ -254,5 +271,85 @@ func BenchmarkMark1001(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		w.Mark()
+	}
+}
+
+// TestLargeSets compares random changes of sets of several chunks with maps.
+func TestLargeSets(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 4))
+	table := new(names.Table)
+	var have *names.Names
+	want := map[string]bool{}
+	for round := range 400 {
+		size := []int{1, 3, 300, 2000}[r.IntN(4)]
+		var some []string
+		for range size {
+			some = append(some, fmt.Sprint("n", r.IntN(5000)))
+		}
+		before := have
+		if r.IntN(2) == 0 {
+			have = with(table, have, some...)
+			for _, n := range some {
+				want[n] = true
+			}
+		} else {
+			have = without(table, have, some...)
+			for _, n := range some {
+				delete(want, n)
+			}
+		}
+		list := slices.Sorted(maps.Keys(want))
+		if diff := cmp.Diff(list, listOf(have)); diff != "" || have.Len() != len(list) {
+			t.Fatalf("round %d: -want +got:\n%s", round, diff)
+		}
+		for range 20 {
+			if n := fmt.Sprint("n", r.IntN(5000)); have.Has(n) != want[n] || (len(have.Having(names.Of(n))) == 1) != want[n] {
+				t.Fatalf("round %d: Has(%s) is wrong", round, n)
+			}
+		}
+		after := map[string]bool{}
+		for n := range before.All() {
+			after[n] = true
+		}
+		last := ""
+		names.Differ(before, have, func(name string, is bool) {
+			if name <= last || after[name] == is {
+				t.Fatalf("round %d: Differ calls %s %v after %s", round, name, is, last)
+			}
+			if last = name; is {
+				after[name] = true
+			} else {
+				delete(after, name)
+			}
+		})
+		if diff := cmp.Diff(want, after); diff != "" {
+			t.Fatalf("round %d: Differ: -want +got:\n%s", round, diff)
+		}
+	}
+}
+
+// TestJoinOfShortRuns checks that names in many short runs, as a client sends that
+// puts other fields between them, take time in proportion to their bytes (XDS-1):
+// joining each run anew would copy 25 GB.
+func TestJoinOfShortRuns(t *testing.T) {
+	var w names.Wire
+	for range 200_000 {
+		w = w.Join(names.Of("a"))
+	}
+	if w.Len() != 200_000 || w.TooMany() {
+		t.Errorf("%d names", w.Len())
+	}
+}
+
+// TestScanStops checks that Scan reads no more names than one stream may have
+// (XDS-1).
+func TestScanStops(t *testing.T) {
+	one := protowire.AppendString(protowire.AppendTag(nil, 3, protowire.BytesType), "a")
+	w, n := names.Scan(bytes.Repeat(one, 2*names.Max), 3)
+	if !w.TooMany() || w.Len() != names.Max+1 || n != w.Len()*len(one) {
+		t.Errorf("read %d names, %d bytes", w.Len(), n)
+	}
+	if w, _ := names.Scan(bytes.Repeat(one, names.Max), 3); w.TooMany() {
+		t.Error("as many names as are allowed are too many")
 	}
 }

@@ -23,16 +23,18 @@ type Changes struct {
 }
 
 type listKey struct {
-	t   ident.ResourceType
-	sum xds.Sum
+	t       ident.ResourceType
+	sum     xds.Sum
+	partial bool
 }
 
 type changesKey struct{ old, new weak.Pointer[xds.Set] }
 
 // List returns the list of resources of that type and Sum; make makes it if no
-// stream has it.
-func (t *Table) List(of ident.ResourceType, sum xds.Sum, make func() []*xds.Resource) *List {
-	key := listKey{of, sum}
+// stream has it. A partial list lacks the empty resources of absent names, which
+// the Sum counts.
+func (t *Table) List(of ident.ResourceType, sum xds.Sum, partial bool, make func() []*xds.Resource) *List {
+	key := listKey{of, sum, partial}
 	if l := t.lists.find(key); l != nil {
 		return l
 	}
@@ -60,7 +62,7 @@ func (t *Table) Changes(old, next *xds.Set) *Changes {
 // Select calls each with every name of n and its resource in set, or nil.
 func (n *Names) Select(set *xds.Set, each func(name string, r *xds.Resource)) {
 	left := set.Resources
-	for _, name := range n.List() {
+	for name := range n.All() {
 		for len(left) > 0 && left[0].Name < name {
 			left = left[1:]
 		}

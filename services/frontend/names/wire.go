@@ -19,11 +19,12 @@ type Wire struct {
 }
 
 // Scan reads the run of one repeated string field at the front of b, and
-// returns how many bytes it takes; negative: b is malformed.
+// returns how many bytes it takes; negative: b is malformed. It stops after
+// Max+1 names.
 func Scan(b []byte, field protowire.Number) (Wire, int) {
 	tag := byte(protowire.EncodeTag(field, protowire.BytesType))
 	n, count := 0, 0
-	for n < len(b) && b[n] == tag {
+	for n < len(b) && b[n] == tag && count <= Max {
 		size, ok := skip(b[n+1:])
 		if !ok {
 			return Wire{}, -1
@@ -43,7 +44,8 @@ func skip(b []byte) (int, bool) {
 	return n, n >= 0
 }
 
-// Join returns the names of both; it copies the bytes if both have any.
+// Join returns the names of both. It may write behind the names of w, so w is
+// joined once: many short runs of names take time in proportion to their bytes.
 func (w Wire) Join(o Wire) Wire {
 	switch {
 	case w.count == 0:
@@ -51,7 +53,7 @@ func (w Wire) Join(o Wire) Wire {
 	case o.count == 0:
 		return w
 	}
-	return Wire{append(append([]byte(nil), w.raw...), o.raw...), w.count + o.count}
+	return Wire{append(w.raw, o.raw...), w.count + o.count}
 }
 
 // Of returns a Wire of these names.
@@ -65,20 +67,38 @@ func Of(names ...string) Wire {
 	return w
 }
 
-// Len returns the number of names, counting duplicates.
+// TooMany reports whether these are more than Max names.
+func (w Wire) TooMany() bool { return w.count > Max }
+
+// Len returns the number of names as received, with duplicates and empty ones.
 func (w Wire) Len() int { return w.count }
 
-// All yields the names in their order, with duplicates.
+// All yields the names in their order, with duplicates. It leaves out empty names:
+// no resource has one, and a client rejects a resource without a name (PRO-2).
 func (w Wire) All() iter.Seq[[]byte] {
 	return func(yield func([]byte) bool) {
 		for b := w.raw; len(b) > 0; {
 			v, n := protowire.ConsumeBytes(b[1:])
-			if n < 0 || !yield(v) {
+			if n < 0 || len(v) > 0 && !yield(v) {
 				return
 			}
 			b = b[1+n:]
 		}
 	}
+}
+
+// strings returns the names in w, in one piece of memory.
+func (w Wire) strings() []string {
+	all := string(w.raw)
+	list := make([]string, 0, w.count)
+	for at := 0; at < len(all); {
+		size, _ := skip(w.raw[at+1:])
+		at += 1 + size
+		if v, _ := protowire.ConsumeBytes(w.raw[at-size:]); len(v) > 0 {
+			list = append(list, all[at-len(v):at])
+		}
+	}
+	return list
 }
 
 // Has reports whether name is among them.
@@ -117,6 +137,9 @@ func (v Versions) With(name, version string) Versions {
 	entry = protowire.AppendTag(entry, 2, protowire.BytesType)
 	return Versions{v.entries.Join(Of(string(protowire.AppendString(entry, version))))}
 }
+
+// TooMany reports whether these are more than Max versions.
+func (v Versions) TooMany() bool { return v.entries.TooMany() }
 
 // Len returns the number of entries.
 func (v Versions) Len() int { return v.entries.Len() }

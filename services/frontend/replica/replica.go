@@ -82,6 +82,7 @@ type Replica struct {
 	// Owned by the goroutine that calls Persist.
 	stored *store.Stored // the latest in Store; nil: unknown
 
+	failed    atomic.Pointer[failure]
 	persisted atomic.Bool
 	newer     chan struct{} // something to persist; latest wins
 }

@@ -430,3 +430,36 @@ func TestRun(t *testing.T) {
 func cloneManifest(m *store.Manifest) *store.Manifest {
 	return &store.Manifest{Version: m.GetVersion(), Root: m.GetRoot(), Previous: m.GetPrevious(), PreviousRoot: m.GetPreviousRoot()}
 }
+
+// unreachable is a chain that cannot be followed.
+type unreachable struct{ *memstore.Chain }
+
+func (unreachable) Follow(context.Context) (store.Follower, error) {
+	return nil, errors.New("no leader")
+}
+
+// BUS-4: a replica that cannot follow the chain says why, and serves what it has.
+func TestFollowingFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMesh(t)
+		r := replica.New(replica.Config{Store: file(&memstore.File{}), Logger: slog.New(slog.DiscardHandler)})
+		if err := r.Following(); err != nil {
+			t.Errorf("before Run: %v", err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- r.Run(ctx, unreachable{m.chain}) }()
+		<-time.After(time.Minute) // of the bubble's clock
+		if err := r.Following(); err == nil || !strings.Contains(err.Error(), "no leader") {
+			t.Errorf("a minute later: %v, want the reason", err)
+		}
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		<-time.After(time.Minute)
+		if err := r.Following(); err != nil {
+			t.Errorf("a minute after the last failure: %v", err)
+		}
+	})
+}

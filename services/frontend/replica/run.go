@@ -43,9 +43,30 @@ func (r *Replica) followChain(ctx context.Context, chain store.Chain) error {
 		if r.state.Load() != before {
 			pause = retryFirst
 		}
+		r.failed.Store(&failure{err, time.Now()})
 		r.cfg.Logger.Warn("cannot follow the version chain; serving the local replica", "error", err, "retry", pause)
 		wait(ctx, pause)
 		pause = min(2*pause, retryMost)
+	}
+	return nil
+}
+
+// failure is why the chain could not be followed, and when.
+type failure struct {
+	err error
+	at  time.Time
+}
+
+// failsFor is how long a failure counts unless another one follows: longer than
+// the pause and the requests of one attempt. An attempt that succeeds just waits
+// for the next version.
+const failsFor = 20 * time.Second
+
+// Following returns why the chain cannot be followed, nil if it can. Safe for
+// concurrent use.
+func (r *Replica) Following() error {
+	if f := r.failed.Load(); f != nil && time.Since(f.at) < failsFor {
+		return f.err
 	}
 	return nil
 }

@@ -19,13 +19,8 @@ type heldBack struct {
 	good *xds.Resource // nil: nothing, or the empty resource
 	// endpoints are those of the cluster good: they stay as long as it does.
 	endpoints *xds.Resource
-	// trial: the resource was in a rejected response and may be good. It is
-	// sent again with fewer others.
-	trial bool
-	// blamed: the resource caused the rejection, so other clients would reject
-	// it too. message is what the client said, and world the version at which
-	// it had good.
-	blamed  bool
+	verdict   verdict
+	// Of a culprit: what the client said, and the version at which it had good.
 	message string
 	world   ident.Position
 }
@@ -42,9 +37,9 @@ func (s *Stream) answer(now time.Time, w *watch, r Request) {
 		earlier = slices.Clone(w.unanswered[:i])
 	}
 	w.unanswered = slices.Delete(w.unanswered, 0, i+1)
-	w.dirty = true
+	w.touch()
 	if w.t == ident.CDS && len(w.unanswered) == 0 {
-		s.warmUntil, w.suspected = time.Time{}, unsuspected
+		s.warmUntil, w.suspected, w.retake = time.Time{}, unsuspected, nil
 	}
 	// Envoy may report the error of an earlier response with an ACK (E14): the
 	// version tells. The parts of a response that was split for gRPC share one
@@ -71,9 +66,11 @@ func (s *Stream) ack(now time.Time, w *watch, o *outstanding) {
 	for i := range w.entries {
 		e := &w.entries[i]
 		if r, ok := o.find(e.name); ok {
-			e.acked, e.applied = r, true
+			e.acked, e.standing = r, confirmed
 		}
-		e.owed, e.lost = e.owed || e.lost, false
+		if e.delivery == lost {
+			e.delivery = owed
+		}
 	}
 	if o.set != nil {
 		w.acked = o.set
@@ -81,9 +78,9 @@ func (s *Stream) ack(now time.Time, w *watch, o *outstanding) {
 	if len(w.unanswered) == 0 {
 		w.dropNeedless()
 	}
-	full := (w.whole || w.applied()) && len(w.trials) == 0
+	full := (w.whole || w.applied()) && w.trust != searching
 	if full {
-		w.tainted, w.tried = false, 0
+		w.trust, w.tried = trusted, 0
 	}
 	if full && len(w.heldBack) == 0 {
 		w.nack = nil
@@ -109,7 +106,7 @@ func overtaken(earlier []outstanding, o *outstanding) []item {
 // so that what it has stays known when the Sets change.
 func (w *watch) exceptItems(items []item) {
 	for _, it := range items {
-		if e := w.state(it.name); w.covers(it.name) && (!e.applied || !e.acked.Same(it.resource)) {
+		if e := w.state(it.name); w.covers(it.name) && !e.hasApplied(it.resource) {
 			w.except(it.name)
 		}
 	}
@@ -118,8 +115,8 @@ func (w *watch) exceptItems(items []item) {
 // sendAgain marks the items that the client may not have to be sent again.
 func (w *watch) sendAgain(items []item) {
 	for _, it := range items {
-		if e := w.entry(it.name); e != nil && (!e.applied || !e.acked.Same(it.resource)) {
-			e.owed = true
+		if e := w.entry(it.name); e != nil && !e.hasApplied(it.resource) {
+			e.owe()
 		}
 	}
 }
@@ -142,9 +139,9 @@ func (s *Stream) nack(now time.Time, w *watch, o *outstanding, earlier []outstan
 		culprits = suspects
 	}
 	for _, c := range culprits {
-		if s.holdBack(w, c, false) && known && !isBind(message) {
+		if s.holdBack(w, c, withheld) && known && !isBind(message) {
 			h := w.heldBack[c.name]
-			h.blamed, h.message, h.world = true, n.Message, w.appliedAllOf
+			h.verdict, h.message, h.world = culprit, n.Message, w.appliedAllOf
 			if h.world.IsZero() {
 				h.world = w.progress.Acked
 			}
@@ -177,7 +174,9 @@ func (s *Stream) nack(now time.Time, w *watch, o *outstanding, earlier []outstan
 
 // recordNack makes n the rejection that stands.
 func (s *Stream) recordNack(now time.Time, w *watch, n *reportv1.Nack) {
-	w.tainted = true
+	if w.trust == trusted {
+		w.trust = tainted
+	}
 	w.nack = n
 	s.cfg.Observe(Event{Kind: Nacked, Type: w.t, World: w.progress.Sent, Nack: n, Sent: now})
 }
@@ -202,21 +201,21 @@ func isBind(message string) bool {
 
 // holdBack keeps a resource from the client. It reports false if the client
 // should already have another one.
-func (s *Stream) holdBack(w *watch, bad item, trial bool) bool {
+func (s *Stream) holdBack(w *watch, bad item, v verdict) bool {
 	if !bad.resource.Same(s.want(w, bad.name)) {
 		return false
 	}
 	// A client does not reject what it has (E23): it never had this lingering
 	// cluster.
 	rejected := func(h lingeringCluster) bool { return h.cluster.Name == bad.name }
-	if !trial && w.t == ident.CDS && s.dropLingering(rejected) {
+	if v != onTrial && w.t == ident.CDS && s.dropLingering(rejected) {
 		return false
 	}
 	if w.heldBack == nil {
 		w.heldBack = make(map[string]heldBack)
 	}
 	good := w.state(bad.name).acked
-	h := heldBack{bad: bad.resource, good: good, trial: trial}
+	h := heldBack{bad: bad.resource, good: good, verdict: v}
 	if w.t == ident.CDS && good != nil && good.Endpoints() != "" {
 		h.endpoints = s.view.Sets[ident.EDS].Find(good.Endpoints())
 		if eds := s.watches[ident.EDS]; h.endpoints == nil && eds != nil {
@@ -226,12 +225,14 @@ func (s *Stream) holdBack(w *watch, bad item, trial bool) bool {
 	w.heldBack[bad.name] = h
 	e := w.entry(bad.name)
 	switch {
-	case e == nil || trial: // on trial: unknown whether the client has it
+	case e == nil || v == onTrial: // on trial: unknown whether the client has it
 	case w.whole: // the next response holds good
 	case good != nil:
 		e.sent = good // the client still has it
+	case s.cfg.GRPC && !s.cfg.Delta && (w.t == ident.EDS || w.t == ident.RDS):
+		e.sent, e.standing = nil, confirmed // the client has nothing, and knows why
 	case w.t == ident.EDS || w.t == ident.RDS:
-		e.owed = true // the empty resource, so that nothing waits for it
+		e.owe() // the empty resource, so that nothing waits for it
 	}
 	return true
 }
@@ -243,11 +244,18 @@ func (w *watch) liftHeldBack(set *xds.Set) {
 		return
 	}
 	for name, h := range w.heldBack {
-		if !h.bad.Same(set.Find(name)) {
-			delete(w.heldBack, name)
+		is := set.Find(name)
+		if h.bad.Same(is) {
+			continue
+		}
+		delete(w.heldBack, name)
+		// If it is again what the client last applied, only another response ends
+		// the client's error state (PRO-3). A whole response was sent after the NACK.
+		if is != nil && is.Same(h.good) && !w.whole && h.verdict != onTrial && w.covers(name) {
+			w.except(name).owe()
 		}
 	}
-	if len(w.heldBack) == 0 && len(w.trials) == 0 {
+	if len(w.heldBack) == 0 && w.trust != searching {
 		w.nack = nil // the client has not rejected what is served now
 	}
 }

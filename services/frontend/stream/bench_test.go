@@ -76,9 +76,15 @@ func newClientOf(cfg stream.Config, v content.View, all []string) *client {
 	return c
 }
 
+func (c *client) send(r stream.Request) {
+	if err := c.stream.Request(c.now, r); err != nil {
+		panic(err)
+	}
+}
+
 func (c *client) connect() {
 	for t := range ident.ResourceTypes {
-		c.stream.Request(c.now, stream.Request{TypeURL: t.URL(), Names: c.names[t]})
+		c.send(stream.Request{TypeURL: t.URL(), Names: c.names[t]})
 		c.acceptAll()
 	}
 }
@@ -99,7 +105,7 @@ func (c *client) answer(r stream.Response) {
 	if !c.delta {
 		req.Names = c.names[r.Type]
 	}
-	c.stream.Request(c.now, req)
+	c.send(req)
 }
 
 // TestSteadyStream bounds the bytes that an idle stream keeps, with many names or
@@ -184,6 +190,59 @@ func BenchmarkPushEndpointToStream(b *testing.B) {
 				}
 			}
 		})
+	}
+}
+
+// bigSubscription is a delta client of 100,000 names that has applied all of them.
+func bigSubscription() *client {
+	v, all := bigMesh()
+	for i := range 100_000 - len(all) {
+		all = append(all, fmt.Sprintf("absent-%06d", i))
+	}
+	c := newClient(new(names.Table), v, all, true)
+	c.connect()
+	return c
+}
+
+// change subscribes to one more name and ACKs the response, or unsubscribes from
+// it.
+func (c *client) change(name string, on bool) {
+	if !on {
+		c.send(stream.Request{TypeURL: ident.EDS.URL(), Unsubscribe: names.Of(name)})
+		return
+	}
+	c.send(stream.Request{TypeURL: ident.EDS.URL(), Names: names.Of(name)})
+	if n := c.acceptAll(); n != 1 {
+		panic(fmt.Sprint(n, " responses"))
+	}
+}
+
+// BenchmarkDeltaRequest changes one name of a large subscription (XDS-8).
+func BenchmarkDeltaRequest(b *testing.B) {
+	c := bigSubscription()
+	b.ReportAllocs()
+	n := 0
+	for b.Loop() {
+		c.change(fmt.Sprint("one-", n/2%1000), n%2 == 0)
+		n++
+	}
+}
+
+// TestDeltaRequestFollowsNames checks that the work of a delta request follows the
+// names that it changes, and not those that are subscribed (XDS-8): copying the
+// subscription would allocate 1.6 MB.
+func TestDeltaRequestFollowsNames(t *testing.T) {
+	c := bigSubscription()
+	const n = 100
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	for i := range n {
+		c.change(fmt.Sprint("one-", i), true)
+		c.change(fmt.Sprint("one-", i), false)
+	}
+	runtime.ReadMemStats(&after)
+	if per := (after.TotalAlloc - before.TotalAlloc) / (2 * n); per > 64<<10 {
+		t.Errorf("a request of one name allocates %d bytes, want at most 64 KiB", per)
 	}
 }
 

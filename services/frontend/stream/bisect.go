@@ -12,11 +12,11 @@ func (s *Stream) bisect(w *watch, suspects []item) {
 	half := (len(suspects) + 1) / 2
 	groups := make([][]string, 2)
 	for i, it := range suspects {
-		s.holdBack(w, it, true)
+		s.holdBack(w, it, onTrial)
 		groups[i/half] = append(groups[i/half], it.name)
 	}
-	w.trials = append(groups, w.trials...)
-	w.dirty = true
+	w.trials, w.trust = append(groups, w.trials...), searching
+	w.touch()
 }
 
 // nextTrial releases the next group, to be sent in a response of its own, and
@@ -26,17 +26,17 @@ func (s *Stream) nextTrial(w *watch) bool {
 	for len(w.trials) > 0 && (!w.whole || len(w.unanswered) == 0) {
 		group := w.trials[0]
 		if w.trials = w.trials[1:]; len(w.trials) == 0 {
-			w.trials = nil
+			w.trials, w.trust = nil, tainted
 		}
 		any := false
 		for _, name := range group {
 			h, held := w.heldBack[name]
-			if !held || !h.trial {
+			if !held || h.verdict != onTrial {
 				continue // its content changed
 			}
 			delete(w.heldBack, name)
 			if w.covers(name) {
-				w.except(name).owed = true
+				w.except(name).owe()
 				any = true
 			}
 		}

@@ -15,7 +15,7 @@ func (s *Stream) Contents() []*reportv1.TypeContent {
 		if w == nil {
 			continue
 		}
-		c := &reportv1.TypeContent{TypeUrl: w.t.URL(), Wildcard: w.wildcard, Resources: w.contents()}
+		c := &reportv1.TypeContent{TypeUrl: w.t.URL(), Wildcard: w.all(), Resources: w.contents()}
 		for name := range w.heldBack {
 			contentOf(c, name).HeldBack = true
 		}
@@ -58,8 +58,8 @@ func contentOf(c *reportv1.TypeContent, name string) *reportv1.ResourceContent {
 
 // contents returns what was sent of a type.
 func (w *watch) contents() []*reportv1.ResourceContent {
-	all := slices.Clone(w.names.List())
-	if w.wildcard && w.sent != nil {
+	all := slices.Collect(w.names.All())
+	if w.all() && w.sent != nil {
 		for _, r := range w.sent.Resources {
 			all = append(all, r.Name)
 		}
@@ -71,7 +71,7 @@ func (w *watch) contents() []*reportv1.ResourceContent {
 	var contents []*reportv1.ResourceContent
 	for _, name := range slices.Compact(all) {
 		e := w.state(name)
-		c := &reportv1.ResourceContent{Name: name, Sent: e.answered, Applied: e.applied && e.acked.Same(e.sent)}
+		c := &reportv1.ResourceContent{Name: name, Sent: e.delivery.answered(), Applied: e.hasApplied(e.sent)}
 		if e.sent != nil {
 			c.Sum = e.sent.Sum[:]
 		}

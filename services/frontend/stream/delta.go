@@ -1,6 +1,7 @@
 package stream
 
 import (
+	"fmt"
 	"slices"
 	"time"
 
@@ -16,57 +17,86 @@ const wildcard = "*"
 // subscribeDelta handles the names of the first request of a type. A request
 // for clusters or listeners that names none asks for all (E18).
 func (s *Stream) subscribeDelta(w *watch, r Request) {
-	all := w.t == ident.CDS || w.t == ident.LDS
-	w.wildcard = all && (r.Names.Len() == 0 || r.Names.Has(wildcard))
-	w.names = s.cfg.Names.Without(s.cfg.Names.Intern(r.Names), names.Of(wildcard))
+	w.scope, w.names = byName, s.cfg.Names.Intern(r.Names)
+	switch {
+	case w.t != ident.CDS && w.t != ident.LDS:
+	case r.Names.Len() == 0:
+		w.scope = implicitAll
+	case w.names.Has(wildcard):
+		w.scope, w.names = explicitAll, s.cfg.Names.Without(w.names, []string{wildcard})
+	}
 }
 
 // resubscribe changes the subscription. A name that the client subscribes to is
-// always answered, even if it was subscribed before.
-func (s *Stream) resubscribe(w *watch, r Request) {
-	all := w.t == ident.CDS || w.t == ident.LDS
-	if w.unresolved {
-		for name := range r.Names.Join(r.Unsubscribe).All() {
-			w.asked = append(w.asked, string(name))
-		}
+// always answered, even if it was subscribed before. The work follows the names in
+// the request, and not those that are subscribed (XDS-8).
+func (s *Stream) resubscribe(w *watch, r Request) error {
+	if err := w.noteAsked(r); err != nil {
+		return err
 	}
 	if r.Unsubscribe.Len() > 0 {
 		s.unsubscribe(w, r.Unsubscribe)
 	}
-	if r.Names.Len() == 0 {
-		return
+	named := (*names.Names)(nil).Lacking(r.Names)
+	if len(named) == 0 {
+		return nil
 	}
-	w.dirty = true
-	var asked []string
-	for name := range r.Names.All() {
-		if n := string(name); n != wildcard {
-			asked = append(asked, n)
-		} else if all && !w.wildcard {
-			w.owed = w.sent != nil
-			w.subscribeAll()
+	w.touch()
+	if i, has := slices.BinarySearch(named, wildcard); has && (w.t == ident.CDS || w.t == ident.LDS) {
+		named = slices.Delete(named, i, i+1)
+		if !w.all() {
+			w.subscribeAll(explicitAll)
+			w.oweAll()
 		}
 	}
-	w.subscribe(s.cfg.Names.With(w.names, names.Of(asked...)))
-	slices.Sort(asked)
-	w.ask(slices.Compact(asked))
+	added := slices.DeleteFunc(slices.Clone(named), w.names.Has)
+	if w.names.Len()+len(added) > names.Max {
+		return tooMany(w.t.String())
+	}
+	w.change(s.cfg.Names.With(w.names, added), added, nil)
+	w.ask(named)
+	return nil
+}
+
+// noteAsked records the names of a request that comes while it is unresolved what
+// the client has.
+func (w *watch) noteAsked(r Request) error {
+	if w.phase != unresolved {
+		return nil
+	}
+	for _, wire := range [...]names.Wire{r.Names, r.Unsubscribe} {
+		for name := range wire.All() {
+			w.asked = append(w.asked, string(name))
+		}
+	}
+	if len(w.asked) > names.Max {
+		slices.Sort(w.asked)
+		if w.asked = slices.Compact(w.asked); len(w.asked) > names.Max {
+			return tooMany(w.t.String())
+		}
+	}
+	return nil
+}
+
+// tooMany is why a stream ends that subscribes to too much of a type.
+func tooMany(t string) error {
+	return fmt.Errorf("the stream names more than %d resources of %s: let the client import less, or split its configuration over several proxies", names.Max, t)
 }
 
 // unsubscribe removes names from the subscription and forgets what the client
 // has of them. A name that a wildcard still covers is sent again.
-func (s *Stream) unsubscribe(w *watch, gone names.Wire) {
-	before := w.names
-	if gone.Has(wildcard) {
-		w.wildcard = false
+func (s *Stream) unsubscribe(w *watch, wire names.Wire) {
+	if w.scope != byName && wire.Has(wildcard) {
+		w.scope = byName
 	}
-	w.subscribe(s.cfg.Names.Without(w.names, gone))
-	w.dirty = true
-	if !w.wildcard || w.sent == nil {
+	gone := w.names.Having(wire)
+	w.change(s.cfg.Names.Without(w.names, gone), nil, gone)
+	w.touch()
+	if !w.all() || w.sent == nil {
 		return
 	}
-	for name := range gone.All() {
-		if n := string(name); before.Has(n) {
-			w.except(n).owed = true
-		}
+	for _, name := range gone {
+		w.except(name).owe()
 	}
 }
 
@@ -117,7 +147,7 @@ func (w *watch) hasAllOf(set *xds.Set) bool {
 		return false
 	}
 	// The sum alone does not do: a version that is added twice cancels itself.
-	if !w.wildcard {
+	if !w.all() {
 		return w.initial.Len() == w.names.Len() && sum == w.names.SumIn(set)
 	}
 	w.names.Select(set, func(name string, r *xds.Resource) { ok = ok && r != nil })
@@ -130,7 +160,7 @@ func (s *Stream) resolveDelta(now time.Time, w *watch) {
 	initial, set := w.initial, s.view.Sets[w.t]
 	// Endpoints are answered whole unless the client requested its clusters
 	// on this stream and they are current (E9).
-	whole := s.cfg.GRPC || w.t == ident.EDS && !s.cdsCurrent
+	whole := s.cfg.GRPC || w.t == ident.EDS && s.clusters != currentClusters
 	differs := false
 	switch {
 	case initial.Len() == 0: // everything is sent
@@ -139,7 +169,9 @@ func (s *Stream) resolveDelta(now time.Time, w *watch) {
 		if !whole {
 			w.sent = set
 		}
-		s.cdsCurrent = s.cdsCurrent || w.t == ident.CDS && !whole
+		if w.t == ident.CDS && !whole {
+			s.clusters = currentClusters
+		}
 		s.isCurrent(now, w, set.Sum.String())
 	default:
 		differs = true
@@ -148,7 +180,9 @@ func (s *Stream) resolveDelta(now time.Time, w *watch) {
 			w.sent = nil
 			for i := range w.entries {
 				e := &w.entries[i]
-				e.answered = e.sent != nil && set.Find(e.name) == nil
+				if e.delivery = asked; e.sent != nil && set.Find(e.name) == nil {
+					e.delivery = delivered
+				}
 			}
 		}
 	}
@@ -174,9 +208,11 @@ func (w *watch) mayHave(set *xds.Set) {
 			continue
 		}
 		e := w.except(c.name)
-		e.sent, e.answered = c.sent, set.Find(c.name) == nil
-		if c.applied {
-			e.acked, e.applied = c.acked, true
+		if e.sent, e.delivery = c.sent, asked; set.Find(c.name) == nil {
+			e.delivery = delivered
+		}
+		if c.standing == confirmed {
+			e.acked, e.standing = c.acked, confirmed
 		}
 	}
 	w.crossed = nil
@@ -209,7 +245,7 @@ func (s *Stream) listed(w *watch, initial names.Versions, set *xds.Set) {
 			differ = append(differ, r.Name)
 		}
 	}
-	for _, name := range w.names.List() {
+	for name := range w.names.All() {
 		if _, has := had[name]; !has && set.Find(name) == nil {
 			differ = append(differ, name)
 		}
@@ -224,6 +260,9 @@ func (s *Stream) listed(w *watch, initial names.Versions, set *xds.Set) {
 	w.exceptAll(slices.Values(differ))
 	for _, name := range differ {
 		was, has := had[name]
-		*w.entry(name) = entry{name: name, sent: was, acked: was, answered: has, applied: has}
+		e := w.entry(name)
+		if *e = (entry{name: name}); has {
+			*e = entry{name, was, was, delivered, confirmed}
+		}
 	}
 }

@@ -127,6 +127,12 @@ func (c *chaosClient) note(format string, args ...any) {
 	c.trace = append(c.trace, fmt.Sprintf(format, args...))
 }
 
+func (c *chaosClient) send(r stream.Request) {
+	if err := c.stream.Request(c.now, r); err != nil {
+		c.t.Error(err)
+	}
+}
+
 func (c *chaosClient) step() {
 	t := ident.ResourceType(c.pick(int(ident.ResourceTypes)))
 	switch c.pick(12) {
@@ -154,7 +160,7 @@ func (c *chaosClient) step() {
 		}
 		c.nacked = c.nacked || r.Rejected
 		c.note("> nonsense %+v", r)
-		c.stream.Request(c.now, r)
+		c.send(r)
 	case 10:
 		if c.stream.WantsHead() {
 			c.stream.HeadIs(c.views[len(c.views)-1].Version)
@@ -287,7 +293,7 @@ func (c *chaosClient) askDelta(t ident.ResourceType, set *xds.Set) {
 		r.Initial = r.Initial.With(res.Name, sum.String())
 	}
 	c.note("> %s ask %v all %v has %v", t, sub, c.all[t], c.has[t])
-	c.stream.Request(c.now, r)
+	c.send(r)
 }
 
 // resubscribe changes the subscription.
@@ -319,7 +325,7 @@ func (c *chaosClient) resubscribe(t ident.ResourceType) {
 		}
 	}
 	c.note("> %s sub %v unsub %v", t, add, drop)
-	c.stream.Request(c.now, stream.Request{TypeURL: t.URL(), Names: names.Of(add...), Unsubscribe: names.Of(drop...)})
+	c.send(stream.Request{TypeURL: t.URL(), Names: names.Of(add...), Unsubscribe: names.Of(drop...)})
 }
 
 func (c *chaosClient) request(t ident.ResourceType, nonce, rejected string) {
@@ -328,7 +334,7 @@ func (c *chaosClient) request(t ident.ResourceType, nonce, rejected string) {
 	if !c.delta {
 		r.Version, r.Names = c.version[t], names.Of(c.names[t]...)
 	}
-	c.stream.Request(c.now, r)
+	c.send(r)
 }
 
 func (c *chaosClient) answer(t ident.ResourceType, reject bool) {

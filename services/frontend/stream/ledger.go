@@ -18,33 +18,38 @@ import (
 // (watch.whole), the Sets are what these responses held, and there never are
 // entries.
 type ledger struct {
-	names    *names.Names
-	wildcard bool // every name
+	names *names.Names
+	scope scope
 	// What was sent, and last applied, of names without an entry; nil: nothing.
 	// A name that is not in sent was answered as absent.
 	sent, acked *xds.Set
-	// sum is the Sum of the names in sent, unless wildcard is set.
+	// sum is the Sum of the names in sent, unless all are subscribed.
 	sum     xds.Sum
 	entries []entry // by name
 }
 
-// entry records what the client has of one name.
+// entry records what the client has of one name. A name that is not subscribed
+// has an entry if it was pushed ahead of the client's request.
 type entry struct {
 	name string
 	// What was last sent, and last applied; nil: nothing, or the empty
 	// resource.
 	sent, acked *xds.Resource
-	answered    bool // sent is what the client was sent, or reconnected with
-	applied     bool // acked is what the client has
-	owed        bool // send it even if the client was sent it before
-	ahead       bool // pushed before the client requested it
-	lost        bool // the response that held it fell out of unanswered
+	delivery    delivery
+	standing    standing
 }
+
+// hasApplied reports whether the client is known to have r of a name; nil:
+// nothing, or the empty resource.
+func (e *entry) hasApplied(r *xds.Resource) bool { return e.standing == confirmed && e.acked.Same(r) }
 
 func compareEntry(e entry, name string) int { return strings.Compare(e.name, name) }
 
+// all reports whether every name is subscribed.
+func (l *ledger) all() bool { return l.scope >= implicitAll }
+
 // covers reports whether a name is subscribed.
-func (l *ledger) covers(name string) bool { return l.wildcard || l.names.Has(name) }
+func (l *ledger) covers(name string) bool { return l.all() || l.names.Has(name) }
 
 func (l *ledger) find(name string) (int, bool) {
 	return slices.BinarySearchFunc(l.entries, name, compareEntry)
@@ -66,20 +71,25 @@ func (l *ledger) state(name string) entry {
 	if e := l.entry(name); e != nil {
 		return *e
 	}
+	return l.initial(name)
+}
+
+// initial returns the state of a name without an entry.
+func (l *ledger) initial(name string) entry {
 	if !l.covers(name) {
 		return entry{name: name}
 	}
 	return l.implied(name)
 }
 
-// implied returns the entry of a subscribed name that follows from the Sets.
+// implied returns the state of a subscribed name that follows from the Sets.
 func (l *ledger) implied(name string) entry {
 	e := entry{name: name}
 	if l.sent != nil {
-		e.sent, e.answered = l.sent.Find(name), true
+		e.sent, e.delivery = l.sent.Find(name), delivered
 	}
 	if l.acked != nil {
-		e.acked, e.applied = l.acked.Find(name), true
+		e.acked, e.standing = l.acked.Find(name), confirmed
 	}
 	return e
 }
@@ -89,7 +99,7 @@ func (l *ledger) implied(name string) entry {
 func (l *ledger) except(name string) *entry {
 	i, ok := l.find(name)
 	if !ok {
-		l.entries = slices.Insert(l.entries, i, l.implied(name))
+		l.entries = slices.Insert(l.entries, i, l.initial(name))
 	}
 	return &l.entries[i]
 }
@@ -105,7 +115,7 @@ func (l *ledger) exceptAll(sorted iter.Seq[string]) {
 		if len(left) > 0 && left[0].name == name {
 			continue
 		}
-		merged = append(merged, l.implied(name))
+		merged = append(merged, l.initial(name))
 	}
 	l.entries = append(merged, left...)
 }
@@ -126,41 +136,50 @@ func (l *ledger) dropNeedless() {
 	}
 	l.acked = l.sent
 	l.forget(func(e *entry) bool {
-		if e.ahead {
-			return false
+		if !l.covers(e.name) {
+			return false // pushed ahead
 		}
 		implied := l.sent.Find(e.name)
-		return e.answered && e.applied && !e.owed && e.sent.Same(implied) && e.acked.Same(implied)
+		return e.delivery == delivered && e.sent.Same(implied) && e.hasApplied(implied)
 	})
 }
 
 // subscribe replaces the subscription by n. A new name is unanswered unless it
 // was pushed ahead; a name that leaves is forgotten.
 func (l *ledger) subscribe(n *names.Names) {
-	old := l.names
+	if l.sent == nil && l.acked == nil {
+		l.change(n, nil, nil)
+		return
+	}
+	var added, removed []string
+	names.Differ(l.names, n, func(name string, is bool) {
+		if is {
+			added = append(added, name)
+		} else {
+			removed = append(removed, name)
+		}
+	})
+	l.change(n, added, removed)
+}
+
+// change is subscribe with the sorted names that the change adds and removes.
+func (l *ledger) change(n *names.Names, added, removed []string) {
 	l.names = n
 	l.forget(func(e *entry) bool { return !l.covers(e.name) })
-	for i := range l.entries {
-		l.entries[i].ahead = false
-	}
 	if l.sent == nil && l.acked == nil {
 		return // nothing was answered yet
 	}
-	var added []string
-	compareNames(old.List(), n.List(), func(name string, is bool) {
-		if l.sent != nil {
+	if l.sent != nil {
+		for _, name := range slices.Concat(added, removed) {
 			l.sum = l.sum.Add(names.SumOf(name, l.sent.Find(name)))
 		}
-		if is && l.entry(name) == nil {
-			added = append(added, name)
-		}
-	})
-	l.ask(added)
+	}
+	l.ask(slices.DeleteFunc(slices.Clone(added), func(name string) bool { return l.entry(name) != nil }))
 }
 
-// subscribeAll makes the subscription a wildcard. The client has nothing under
-// the names that this adds.
-func (l *ledger) subscribeAll() {
+// subscribeAll subscribes to everything. The client has nothing under the names
+// that this adds.
+func (l *ledger) subscribeAll(how scope) {
 	only := func(set *xds.Set) *xds.Set {
 		if set == nil {
 			return nil
@@ -168,13 +187,13 @@ func (l *ledger) subscribeAll() {
 		return &xds.Set{Resources: slices.Collect(l.in(set))}
 	}
 	l.sent, l.acked = only(l.sent), only(l.acked)
-	l.wildcard = true
+	l.scope = how
 }
 
 // sumOf returns what a name and its resource, or nil, add to the Sum of the
 // subscription.
 func (l *ledger) sumOf(name string, r *xds.Resource) xds.Sum {
-	if r == nil && l.wildcard {
+	if r == nil && l.all() {
 		return xds.Sum{}
 	}
 	return names.SumOf(name, r)
@@ -193,23 +212,6 @@ func (l *ledger) ask(sorted []string) {
 	}
 }
 
-// compareNames calls differ with each name that only one of two sorted lists
-// has; is reports that next has it.
-func compareNames(old, next []string, differ func(name string, is bool)) {
-	for len(old) > 0 || len(next) > 0 {
-		switch {
-		case len(next) == 0 || len(old) > 0 && old[0] < next[0]:
-			differ(old[0], false)
-			old = old[1:]
-		case len(old) == 0 || next[0] < old[0]:
-			differ(next[0], true)
-			next = next[1:]
-		default:
-			old, next = old[1:], next[1:]
-		}
-	}
-}
-
 // had yields the resources that the client was sent.
 func (l *ledger) had() iter.Seq[*xds.Resource] {
 	return l.each(l.sent, func(e *entry) *xds.Resource { return e.sent })
@@ -222,7 +224,7 @@ func (l *ledger) has() iter.Seq[*xds.Resource] {
 
 // size returns how many resources the client was sent.
 func (l *ledger) size() int {
-	if l.wildcard && l.sent != nil && len(l.entries) == 0 {
+	if l.all() && l.sent != nil && len(l.entries) == 0 {
 		return len(l.sent.Resources)
 	}
 	n := 0
@@ -253,7 +255,7 @@ func (l *ledger) each(set *xds.Set, of func(*entry) *xds.Resource) iter.Seq[*xds
 // in yields the subscribed resources in a set.
 func (l *ledger) in(set *xds.Set) iter.Seq[*xds.Resource] {
 	return func(yield func(*xds.Resource) bool) {
-		if l.wildcard {
+		if l.all() {
 			for _, r := range set.Resources {
 				if !yield(r) {
 					return
@@ -261,7 +263,7 @@ func (l *ledger) in(set *xds.Set) iter.Seq[*xds.Resource] {
 			}
 			return
 		}
-		for _, name := range l.names.List() {
+		for name := range l.names.All() {
 			if r := set.Find(name); r != nil && !yield(r) {
 				return
 			}

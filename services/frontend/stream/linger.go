@@ -101,7 +101,7 @@ func (s *Stream) findEndpoints(past iter.Seq[content.View]) {
 // this stream sent, or those of the view before.
 func (s *Stream) lastEndpoints(before content.View, name string) *xds.Resource {
 	if eds := s.watches[ident.EDS]; eds != nil && eds.covers(name) {
-		if e := eds.state(name); e.answered {
+		if e := eds.state(name); e.delivery.answered() {
 			return e.sent
 		}
 	}
@@ -206,7 +206,7 @@ func (s *Stream) dropLingering(which func(lingeringCluster) bool) bool {
 	s.lingering = kept
 	for _, t := range [...]ident.ResourceType{ident.CDS, ident.EDS} {
 		if w := s.watches[t]; w != nil {
-			w.dirty = true
+			w.touch()
 		}
 	}
 	return true
@@ -224,7 +224,7 @@ func (s *Stream) appliedAll(w *watch) bool {
 	switch {
 	case w == nil:
 		return true
-	case w.unresolved || !w.applied():
+	case w.phase == unresolved || !w.applied():
 		return false
 	case w.empty():
 		return true

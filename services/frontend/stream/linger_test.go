@@ -30,7 +30,7 @@ func TestLingerPastLooksOnce(t *testing.T) {
 			}
 		}
 	}}, view, all)
-	c.stream.Request(c.now, stream.Request{TypeURL: ident.CDS.URL(), Version: "00000000000000000000000000000abc"})
+	c.send(stream.Request{TypeURL: ident.CDS.URL(), Version: "00000000000000000000000000000abc"})
 	passes = 0
 	c.stream.HeadIs(view.Version)
 	c.stream.Next(c.now)
@@ -41,7 +41,7 @@ func TestLingerPastLooksOnce(t *testing.T) {
 		t.Errorf("looked at the earlier views %d times, want 2", passes)
 	}
 	c.acceptAll()
-	c.stream.Request(c.now, stream.Request{TypeURL: ident.EDS.URL(), Names: c.names[ident.EDS]})
+	c.send(stream.Request{TypeURL: ident.EDS.URL(), Names: c.names[ident.EDS]})
 	r, ok := c.stream.Next(c.now)
 	if !ok || r.Type != ident.EDS || !slices.Equal(r.Resources, big.Sets[ident.EDS].Resources) {
 		t.Errorf("sent %s with %d resources, want the endpoints of all lingering clusters", r.Type, len(r.Resources))

@@ -15,9 +15,9 @@ import (
 // pass for the ACK of another.
 const taint = "nack-"
 
-// repeat begins the suffix with the nonce that a version gets if the client may
-// already name the same version as its own.
-const repeat = "+"
+// repetition begins the suffix with the nonce that a version gets if the client
+// may already name the same version as its own.
+const repetition = "+"
 
 // maxGRPC is the size of the largest response for a gRPC client, which can
 // receive 4 MiB (G11). The rest is for the head of the message.
@@ -44,13 +44,15 @@ func (s *Stream) version(w *watch, nonce string) string {
 	if s.cfg.Delta {
 		return s.view.Sets[w.t].Sum.String()
 	}
-	sum := s.subscriptionSum(w)
-	if w.tainted {
-		return taint + nonce + "-" + sum.String()
+	version := s.subscriptionSum(w).String()
+	if s.marks() {
+		version = mark(version)
 	}
-	version := sum.String()
+	if w.trust != trusted {
+		return taint + nonce + "-" + version
+	}
 	for w.mayName(version) && !s.cfg.GRPC {
-		version += repeat + nonce
+		version += repetition + nonce
 	}
 	return version
 }
@@ -68,7 +70,7 @@ func (s *Stream) subscriptionSum(w *watch) xds.Sum {
 		return w.names.SumIn(s.view.Sets[w.t])
 	}
 	sum := w.sum
-	if w.wildcard {
+	if w.all() {
 		sum = w.sent.Sum
 	}
 	for i := range w.entries {
@@ -113,8 +115,10 @@ func (s *Stream) clustersSent(now time.Time, w *watch, cold bool, list, old []*x
 		slices.Sort(s.early)
 		s.early = slices.Compact(s.early)
 	}
-	s.cdsCurrent = false
-	if !w.owed && w.suspected != takenBack {
+	if s.clusters == currentClusters {
+		s.clusters = requestedClusters
+	}
+	if w.phase != allOwed && w.suspected != takenBack {
 		w.suspected = unsuspected
 	}
 	return secrets
@@ -132,10 +136,10 @@ func (s *Stream) oweEndpoints(eds *watch, owed []string) {
 // due reports whether the next response must hold this name, perhaps as
 // removed.
 func (s *Stream) due(w *watch, e *entry) bool {
-	if w.heldBack[e.name].trial && !w.whole {
+	if h, held := w.heldBack[e.name]; held && h.verdict == onTrial && !w.whole {
 		return false
 	}
-	if e.owed || !e.answered {
+	if e.delivery == asked || e.delivery == owed {
 		return true
 	}
 	r := s.want(w, e.name)
@@ -188,9 +192,9 @@ func (s *Stream) respond(now time.Time, w *watch, o outstanding, memo *names.Mem
 	w.lastNonce = o.nonce
 	w.remember(o)
 	w.progress.Sent, w.progress.SentVersion, w.progress.SentTime = o.world, o.version, now
-	s.responded = true
+	s.greeting = greeted
 	return Response{
 		Type: w.t, Delta: s.cfg.Delta, Version: o.version, Nonce: o.nonce,
-		Resources: o.list, Memo: memo, Removed: o.removed, Cause: cause,
+		Resources: o.list, Memo: memo, Marked: s.cfg.Delta && s.marks(), Removed: o.removed, Cause: cause,
 	}
 }

@@ -25,31 +25,31 @@ type batch struct {
 // A whole CDS response holds all clusters, but only the endpoints of those that
 // were due are sent after it.
 func (s *Stream) push(now time.Time, w *watch) (Response, bool) {
-	if len(w.retake) > 0 {
+	if w.suspected == takingBack {
 		return s.takeBack(now, w), true
 	}
-	if !w.dirty {
+	if w.phase == current || w.phase == oversized {
 		return Response{}, false
 	}
-	if w.empty() && !slices.ContainsFunc(w.entries, func(e entry) bool { return e.ahead }) {
-		w.dirty, w.owed = false, false
+	if w.empty() && len(w.entries) == 0 {
+		w.phase = current
 		return Response{}, false
 	}
 	if w.whole {
 		s.nextTrial(w)
 	}
-	first, before := w.sent == nil, w.ledger
+	before := w.ledger
 	if s.cfg.GRPC {
 		before.entries = slices.Clone(w.entries)
 	}
 	b := s.advanceTo(w, s.view.Sets[w.t])
-	s.oweAll(w)
+	w.oweEntries()
 	b = s.takeEntries(w, b)
 	for b.empty() && s.nextTrial(w) {
 		b = s.takeEntries(w, b)
 	}
-	if b.empty() && !(first && w.wildcard) && !(w.whole && w.owed) {
-		w.dirty = false
+	if b.empty() && !(w.phase == first && w.all()) && !(w.phase == allOwed && w.whole) {
+		w.phase = current
 		if len(w.unanswered) == 0 {
 			w.dropNeedless()
 		}
@@ -61,25 +61,25 @@ func (s *Stream) push(now time.Time, w *watch) (Response, bool) {
 	case w.whole:
 		l := s.everything(w)
 		if s.tooLarge(w, l) {
-			w.ledger, w.dirty = before, false
+			w.ledger, w.oversize.phase, w.phase = before, w.phase, oversized
 			return Response{}, false
 		}
 		o.list, o.removed, o.whole, memo = l.Resources, nil, true, &l.Memo
 	case s.cfg.GRPC:
-		b = w.postpone(b, first)
+		b = w.postpone(b)
 		o.list, memo = b.list, b.memo
 	}
 	if w.t == ident.CDS {
-		o.secrets = s.clustersSent(now, w, first && w.claimed == "", b.list, b.old)
+		o.secrets = s.clustersSent(now, w, w.phase == first && w.claimed == "", b.list, b.old)
 	}
-	w.owed = false
+	w.phase = due
 	return s.respond(now, w, o, memo), true
 }
 
 // everything returns all that the client should have of a type.
 func (s *Stream) everything(w *watch) *names.List {
-	return s.cfg.Names.List(w.t, s.subscriptionSum(w), func() []*xds.Resource {
-		if w.wildcard && len(w.entries) == 0 {
+	return s.cfg.Names.List(w.t, s.subscriptionSum(w), false, func() []*xds.Resource {
+		if w.all() && len(w.entries) == 0 {
 			return w.sent.Resources
 		}
 		return slices.SortedFunc(w.had(), func(a, b *xds.Resource) int { return strings.Compare(a.Name, b.Name) })
@@ -96,11 +96,11 @@ func (s *Stream) tooLarge(w *watch, l *names.List) bool {
 		size += len(r.Head) + r.Size()
 	}
 	if size <= maxGRPC {
-		w.oversize = xds.Sum{}
+		w.oversize = oversize{}
 		return false
 	}
-	if sum := s.subscriptionSum(w); w.oversize != sum {
-		w.oversize = sum
+	if sum := s.subscriptionSum(w); w.oversize.sum != sum {
+		w.oversize.sum = sum
 		s.cfg.Observe(Event{Kind: TooLarge, Type: w.t, Size: size})
 	}
 	return true
@@ -131,16 +131,24 @@ func (s *Stream) firstAnswer(w *watch, set *xds.Set) batch {
 		return true
 	})
 	sum := set.Sum
-	if !w.wildcard {
+	if !w.all() {
 		w.sum = w.names.SumIn(set)
 		sum = w.sum
 	}
-	l := s.cfg.Names.List(w.t, sum, func() []*xds.Resource { return selected(w, set) })
-	if w.t == ident.CDS || w.t == ident.LDS {
+	l := s.cfg.Names.List(w.t, sum, s.cfg.GRPC, func() []*xds.Resource { return s.selected(w, set) })
+	if w.t == ident.CDS || w.t == ident.LDS || s.cfg.GRPC && s.cfg.Delta {
 		// A name without a resource is answered as removed (E22).
 		w.names.Select(set, func(name string, r *xds.Resource) {
 			if r == nil {
-				w.except(name).answered = false
+				w.except(name).delivery = asked
+			}
+		})
+	}
+	if s.cfg.GRPC && w.t == ident.EDS && w.acked != nil {
+		// The client has these endpoints; calls must not go to them.
+		w.names.Select(set, func(name string, r *xds.Resource) {
+			if r == nil && w.acked.Find(name) != nil {
+				w.except(name).delivery = asked
 			}
 		})
 	}
@@ -157,14 +165,15 @@ func (s *Stream) firstAnswer(w *watch, set *xds.Set) batch {
 }
 
 // selected returns the subscribed resources in a set; of EDS and RDS also the
-// empty ones that answer unknown names.
-func selected(w *watch, set *xds.Set) []*xds.Resource {
-	if w.wildcard {
+// empty ones that answer unknown names, unless the client is a gRPC client: it
+// waits for what it is not sent, and then knows that it does not exist (PRO-6).
+func (s *Stream) selected(w *watch, set *xds.Set) []*xds.Resource {
+	if w.all() {
 		return set.Resources
 	}
 	list := make([]*xds.Resource, 0, w.names.Len())
 	w.names.Select(set, func(name string, r *xds.Resource) {
-		if r == nil && (w.t == ident.EDS || w.t == ident.RDS) {
+		if r == nil && !s.cfg.GRPC && (w.t == ident.EDS || w.t == ident.RDS) {
 			r = xds.Empty(w.t, name)
 		}
 		if r != nil {
@@ -186,7 +195,7 @@ func (s *Stream) changes(w *watch, set *xds.Set) batch {
 	}
 	all := true
 	for i, r := range ch.Resources {
-		if !w.wildcard && !w.names.Has(r.Name) {
+		if !w.covers(r.Name) {
 			all = false
 			continue
 		}
@@ -205,9 +214,10 @@ func (s *Stream) changes(w *watch, set *xds.Set) batch {
 	return b
 }
 
-// oweAll makes entries for everything if all of it must be sent again.
-func (s *Stream) oweAll(w *watch) {
-	if !w.owed || w.whole {
+// oweEntries makes entries for everything if all of it must be sent again. A
+// whole response holds everything without them.
+func (w *watch) oweEntries() {
+	if w.phase != allOwed || w.whole {
 		return
 	}
 	w.exceptAll(func(yield func(string) bool) {
@@ -218,7 +228,7 @@ func (s *Stream) oweAll(w *watch) {
 		}
 	})
 	for i := range w.entries {
-		w.entries[i].owed = true
+		w.entries[i].owe()
 	}
 }
 
@@ -230,12 +240,16 @@ func (s *Stream) takeEntries(w *watch, b batch) batch {
 			continue
 		}
 		was, r := e.sent, s.want(w, e.name)
-		e.sent, e.answered, e.owed, e.lost = r, true, false, false
+		e.sent, e.delivery = r, delivered
+		named := w.t == ident.EDS || w.t == ident.RDS
 		switch {
 		case r != nil && r.Pieces == nil:
 			// A resuming client keeps a resource whose content is unknown here.
-			e.acked, e.applied = r, true
-		case r != nil || w.t == ident.EDS || w.t == ident.RDS:
+			e.acked, e.standing = r, confirmed
+		case r == nil && named && s.cfg.GRPC && !s.cfg.Delta && was == nil && e.acked == nil:
+			// SotW tells a gRPC client of absence by silence (PRO-6).
+			e.standing = confirmed
+		case r != nil || named && !(s.cfg.GRPC && s.cfg.Delta):
 			if r == nil {
 				r = xds.Empty(w.t, e.name)
 			}
@@ -265,7 +279,7 @@ func (b batch) insert(r, was *xds.Resource) batch {
 }
 
 // postpone leaves for later what makes b too large for a gRPC client.
-func (w *watch) postpone(b batch, first bool) batch {
+func (w *watch) postpone(b batch) batch {
 	size := 0
 	for i, r := range b.list {
 		if size += len(r.Head) + r.Size(); size <= maxGRPC || i == 0 {
@@ -273,11 +287,13 @@ func (w *watch) postpone(b batch, first bool) batch {
 		}
 		for j, late := range b.list[i:] {
 			e := w.except(late.Name)
-			e.owed, e.sent = true, nil
+			e.sent = nil
 			if b.old != nil {
 				e.sent = b.old[i+j]
 			}
-			e.answered = e.answered && !first
+			if e.delivery = owed; w.phase == first {
+				e.delivery = asked
+			}
 		}
 		return batch{list: b.list[:i:i], old: b.old}
 	}
@@ -290,8 +306,9 @@ func (s *Stream) takeBack(now time.Time, w *watch) Response {
 	o := outstanding{removed: w.retake, set: w.sent}
 	for _, name := range w.retake {
 		e := w.except(name)
-		e.sent, e.answered, e.owed = nil, true, false
+		e.sent, e.delivery = nil, delivered
 	}
-	w.retake, w.dirty = nil, true
+	w.retake, w.suspected = nil, takenBack
+	w.touch()
 	return s.respond(now, w, o, nil)
 }

@@ -28,7 +28,7 @@ func (s *Stream) Rejections() []Rejection {
 			continue
 		}
 		for name, h := range w.heldBack {
-			if h.blamed && !h.trial {
+			if h.verdict == culprit {
 				all = append(all, Rejection{w.t, name, h.bad.Sum, h.message, h.good, h.world})
 			}
 		}
@@ -47,7 +47,7 @@ func (s *Stream) Count(v *reportv1.Verdict, t ident.ResourceType, sum xds.Sum) {
 	h, held := w.heldBack[name]
 	has, should := w.state(name).acked, s.view.Sets[t].Find(name)
 	switch {
-	case held && h.bad.Sum == sum && h.blamed && !h.trial:
+	case held && h.bad.Sum == sum && h.verdict == culprit:
 		v.Rejected++
 	case has != nil && has.Sum == sum:
 		v.Applied++

@@ -21,43 +21,51 @@ const (
 // here may be newer than the served one, and older content must never follow
 // newer.
 type headCheck struct {
-	waiting bool
-	done    bool
-	away    bool
+	state   headState
 	since   time.Time
 	until   time.Time
 	version *ident.Position // nil: unknown
 }
 
+// headState is whether a stream knows the head. It changes downwards only.
+type headState uint8
+
+const (
+	headUnneeded headState = iota // the client has named only versions known here
+	headWaits                     // the head is being read
+	headAway                      // it cannot be read now
+	headDone                      // what is served is as new as the head, or the wait is over
+)
+
 // reached reports whether the served version is as new as the head.
 func (h *headCheck) reached(served ident.Position) bool {
-	return h.waiting && h.version != nil && !served.Less(*h.version)
+	return h.version != nil && !served.Less(*h.version)
 }
 
 // WantsHead reports whether the stream waits for the head: it answers nothing
 // until it serves the version of HeadIs, or until some time after HeadAway.
-func (s *Stream) WantsHead() bool { return s.head.waiting }
+func (s *Stream) WantsHead() bool { return s.head.state == headWaits || s.head.state == headAway }
 
 // HeadIs sets the version of the head, as read after WantsHead became true.
 func (s *Stream) HeadIs(v ident.Position) { s.head.version = &v }
 
 // HeadAway notes that the head cannot be read now. HeadIs may follow.
 func (s *Stream) HeadAway() {
-	if s.head.waiting && !s.head.away {
-		s.head.away = true
+	if s.head.state == headWaits {
+		s.head.state = headAway
 		s.head.until = s.head.since.Add(busAway)
 	}
 }
 
 func (s *Stream) headResolved(now time.Time) {
-	s.head = headCheck{done: true}
+	s.head = headCheck{state: headDone}
 	s.resolve(now)
 }
 
 // check starts the wait for the head if the client named an unknown version.
 func (s *Stream) check(now time.Time, w *watch) {
-	if !s.head.done && !s.head.waiting && !s.known(w) {
-		s.head = headCheck{waiting: true, since: now, until: now.Add(catchUp)}
+	if s.head.state == headUnneeded && !s.known(w) {
+		s.head = headCheck{state: headWaits, since: now, until: now.Add(catchUp)}
 	}
 }
 
@@ -77,7 +85,7 @@ func (s *Stream) known(w *watch) bool {
 
 // versionAt returns the version of the subscription in a view.
 func (w *watch) versionAt(v content.View) string {
-	if w.wildcard {
+	if w.all() {
 		return v.Sets[w.t].Sum.String()
 	}
 	return w.names.SumIn(v.Sets[w.t]).String()
@@ -86,8 +94,8 @@ func (w *watch) versionAt(v content.View) string {
 // claims reports whether the client named the version of its subscription in a
 // view.
 func (w *watch) claims(v content.View) bool {
-	version, _, _ := strings.Cut(w.claimed, repeat)
-	return version != "" && version == w.versionAt(v)
+	version, _, _ := strings.Cut(w.claimed, repetition)
+	return version != "" && strings.EqualFold(version, w.versionAt(v)) // it may be marked
 }
 
 // pastOf returns the newest earlier view with the version that the client
@@ -107,18 +115,20 @@ func (s *Stream) pastOf(w *watch) (content.View, bool) {
 
 // resolve decides on the first response of every requested type.
 func (s *Stream) resolve(now time.Time) {
-	if s.head.waiting {
+	if s.WantsHead() {
 		return
 	}
 	for _, w := range s.watches {
-		if w == nil || !w.unresolved {
+		if w == nil || w.phase != unresolved {
 			continue
 		}
-		w.unresolved = false
 		if s.cfg.Delta {
 			s.resolveDelta(now, w)
 		} else {
 			s.resolveOne(now, w)
+		}
+		if w.phase == unresolved {
+			w.begin()
 		}
 	}
 }
@@ -140,18 +150,22 @@ func (s *Stream) resolveOne(now time.Time, w *watch) {
 	// The client has the resources of the view has. A gRPC client may have
 	// dropped a resource and kept the version (G4), so it is answered whole.
 	w.acked = has.Sets[w.t]
-	w.owed = w.whole && (!current || s.cfg.GRPC)
+	if w.whole && (!current || s.cfg.GRPC) {
+		w.phase = allOwed
+	}
 	switch {
 	// Endpoints are answered whole unless the client requested its clusters on
 	// this stream and they are current (E9); then only the differences.
-	case w.whole, !s.cfg.GRPC && (w.t == ident.EDS && s.cdsCurrent || w.t != ident.EDS && current):
+	case w.whole, !s.cfg.GRPC && (w.t == ident.EDS && s.clusters == currentClusters || w.t != ident.EDS && current):
 		w.sent, w.sum = w.acked, w.names.SumIn(w.acked)
 	case w.t == ident.RDS:
 		w.keepGone(s.view.Sets[w.t])
 	}
 	if w.t == ident.CDS {
 		s.lingerRemoved(now, has)
-		s.cdsCurrent = !w.owed
+		if w.phase != allOwed {
+			s.clusters = currentClusters
+		}
 	}
 	if current {
 		s.isCurrent(now, w, w.claimed)
@@ -172,7 +186,7 @@ func (w *watch) keepGone(set *xds.Set) {
 	for r := range w.in(w.acked) {
 		if set.Find(r.Name) == nil {
 			e := w.except(r.Name)
-			e.sent, e.answered = r, true
+			e.sent, e.delivery = r, delivered
 		}
 	}
 }

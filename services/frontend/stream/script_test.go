@@ -35,7 +35,8 @@ import (
 //	                            sends the first request of a type, with the
 //	                            version (in delta: versions) of the content of
 //	                            world N, or in delta of one content; NAME@0 is
-//	                            the empty resource
+//	                            the empty resource; version=N! as a stream
+//	                            without CDS sent it
 //	sub TYPE names              subscribes to names, in delta
 //	unsub TYPE names            unsubscribes from names, in delta
 //	get TYPE resources          requires this response next; NAME@0 is the empty
@@ -48,6 +49,8 @@ import (
 //	sticky TYPE message         ACKs it with the error of an earlier response
 //	again TYPE [names]          repeats the nonce of the response before the last
 //	bare TYPE [names]           sends a request without nonce
+//	other URL [names]           requests a type that is not served
+//	absent URL names            requires that these are removed next
 //	wait DURATION               lets time pass
 //	head confirmed|away         answers the question for the head of the chain
 //	held names                  requires that removed clusters linger
@@ -60,8 +63,9 @@ import (
 //	applied N                   requires the oldest applied world among the types,
 //	                            followed by "all" if the client has applied all
 //
-// A response that no line requires is an error. After a line that ends with " &",
-// the script runs the next line before it checks that.
+// Two single quotes are the empty name. A response that no line requires is an
+// error. After a line that ends with " &", the script runs the next line before it
+// checks that.
 func TestScripts(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txtar")
 	if err != nil || len(files) == 0 {
@@ -110,7 +114,7 @@ func runScript(text string) error {
 		}
 		hasty := strings.HasSuffix(line, " &")
 		line = strings.TrimSuffix(line, " &")
-		if !strings.HasPrefix(line, "get ") && !strings.HasPrefix(line, "event ") && !r.hasty {
+		if !strings.HasPrefix(line, "get ") && !strings.HasPrefix(line, "absent ") && !strings.HasPrefix(line, "event ") && !r.hasty {
 			if err := r.quiet(); err != nil {
 				return fmt.Errorf("before line %d, %q: %w", i+1, line, err)
 			}
@@ -207,6 +211,14 @@ func (r *script) line(line string) error {
 			r.stream.HeadIs(r.worlds[len(r.worlds)-1].Version)
 		}
 		return nil
+	case "other":
+		return r.stream.Request(r.now, stream.Request{TypeURL: words[1], Names: wire(words[2:])})
+	case "absent":
+		got, ok := r.stream.Next(r.now)
+		if !ok || got.Unserved != words[1] || got.URL() != words[1] || !slices.Equal(got.Removed, words[2:]) || got.Nonce == "" {
+			return fmt.Errorf("got %+v", got)
+		}
+		return r.stream.Request(r.now, stream.Request{TypeURL: words[1], Nonce: got.Nonce})
 	case "held":
 		if got := r.stream.Status().Lingering; got != len(words)-1 {
 			return fmt.Errorf("%d clusters linger", got)
@@ -302,18 +314,26 @@ func (r *script) talkOf(verb string, t ident.ResourceType, args []string) error 
 	case "sub":
 		subscription = args
 	case "unsub":
-		req.Unsubscribe = names.Of(args...)
+		req.Unsubscribe = wire(args)
 	default:
 		return fmt.Errorf("no command %s", verb)
 	}
-	req.Names = names.Of(subscription...)
+	req.Names = wire(subscription)
 	if r.cfg.Delta {
 		req.Version = ""
 	} else {
 		r.names[t] = subscription
 	}
-	r.stream.Request(r.now, req)
-	return nil
+	return r.stream.Request(r.now, req)
+}
+
+// wire returns names as received.
+func wire(list []string) names.Wire {
+	list = slices.Clone(list)
+	for i := range list {
+		list[i] = strings.Trim(list[i], "'")
+	}
+	return names.Of(list...)
 }
 
 func (r *script) status(t ident.ResourceType, want string) error {
@@ -414,7 +434,10 @@ func (r *script) ask(req *stream.Request, t ident.ResourceType, args []string) (
 			set := r.worlds[n-1].Sets[t]
 			req.Initial = initial(set, subscription)
 			if req.Version = set.Sum.String(); len(subscription) > 0 {
-				req.Version = new(names.Table).InternList(subscription).SumIn(set).String()
+				req.Version = new(names.Table).InternList(slices.Clone(subscription)).SumIn(set).String()
+			}
+			if strings.HasSuffix(version, "!") {
+				req.Version, req.Initial = strings.ToUpper(req.Version), marked(req.Initial)
 			}
 		}
 	}
@@ -432,6 +455,14 @@ func initial(set *xds.Set, subscription []string) names.Versions {
 		}
 	}
 	return v
+}
+
+// marked returns versions as a stream without CDS sent them.
+func marked(v names.Versions) (all names.Versions) {
+	for name, version := range v.All() {
+		all = all.With(string(name), strings.ToUpper(string(version)))
+	}
+	return all
 }
 
 // world parses a view and makes the stream serve it.

@@ -43,7 +43,7 @@ func TestStreamsShareWhatTheyAreSent(t *testing.T) {
 			}
 			for typ := range ident.ResourceTypes {
 				for _, c := range []*client{one, two} {
-					c.stream.Request(c.now, stream.Request{TypeURL: typ.URL(), Names: c.names[typ]})
+					c.send(stream.Request{TypeURL: typ.URL(), Names: c.names[typ]})
 				}
 				same("first " + typ.String())
 			}

@@ -94,7 +94,7 @@ type Progress struct {
 func (s *Stream) Status() Status {
 	st := Status{View: s.view, Lingering: len(s.lingering)}
 	for _, w := range s.watches {
-		if w != nil {
+		if w.requested() {
 			st.Types = append(st.Types, s.statusOf(w))
 		}
 	}
@@ -108,7 +108,7 @@ func (s *Stream) Applied() (oldest ident.Position, all bool) {
 	asked := false
 	all = true
 	for _, w := range s.watches {
-		if w == nil {
+		if !w.requested() {
 			continue
 		}
 		v := s.view.Version
@@ -123,19 +123,25 @@ func (s *Stream) Applied() (oldest ident.Position, all bool) {
 	return oldest, all && asked
 }
 
+// requested reports whether the client requested the type, or answered it: what it
+// was sent unasked it may never answer (PRO-1).
+func (w *watch) requested() bool {
+	return w != nil && (w.scope != unasked || !w.progress.AckedTime.IsZero())
+}
+
 // sentAll reports whether the client was sent all that it should have of a
 // type.
 func (s *Stream) sentAll(w *watch) bool {
-	return !w.unresolved && !w.dirty && len(w.heldBack) == 0 && !w.tooLarge()
+	return w.phase == current && len(w.heldBack) == 0 && !w.tooLarge()
 }
 
-func (w *watch) tooLarge() bool { return w.oversize != (xds.Sum{}) }
+func (w *watch) tooLarge() bool { return w.oversize.sum != (xds.Sum{}) }
 
 func (s *Stream) statusOf(w *watch) TypeStatus {
 	t := TypeStatus{
 		Type: w.t, Progress: w.progress, Resources: w.names.Len(), TooLarge: w.tooLarge(), Nack: w.nack,
 	}
-	if w.whole || w.wildcard {
+	if w.whole || w.all() {
 		t.Resources = w.size()
 	}
 	if len(w.heldBack) > 0 {

@@ -17,8 +17,8 @@ const (
 	// silence is when a resuming client that needs nothing is sent a response
 	// without content: silence would double its backoff (E29).
 	silence = 250 * time.Millisecond
-	// missingCDS is when a resuming client that has requested other types is
-	// sent CDS although it has not requested it (E16).
+	// missingCDS is when a client that had CDS on an earlier stream, and has
+	// requested other types on this one, is sent CDS unasked (E16).
 	missingCDS = time.Second
 	// suspectAfter and suspectSecrets are when CDS without an answer is sent
 	// again (E16); the latter if a cluster waits for secrets.
@@ -53,15 +53,20 @@ type Request struct {
 // Response is a DiscoveryResponse or a DeltaDiscoveryResponse to be sent. It is
 // read-only.
 type Response struct {
-	Type    ident.ResourceType
-	Delta   bool
-	Version string // in delta the system_version_info, for people
-	Nonce   string
+	Type ident.ResourceType
+	// Unserved is the type URL of a type that is not served, instead of Type.
+	Unserved string
+	Delta    bool
+	Version  string // in delta the system_version_info, for people
+	Nonce    string
 	// Resources are sorted by name. Streams may share the slice.
 	Resources []*xds.Resource
 	// Memo keeps the encoded Resources for all streams that send the same
 	// slice; nil: only this one does.
 	Memo *names.Memo
+	// Marked, in delta: the client has no CDS, so the head of each resource is its
+	// MarkedHead, which no other stream shares.
+	Marked bool
 	// Removed is removed_resources, in delta.
 	Removed []string
 	// Cause is the version of the world that caused the response; zero: none (a
@@ -99,18 +104,17 @@ type Stream struct {
 	nonce     uint64
 	lingering []lingeringCluster // removed from the view, not yet from the client; sorted by name
 
-	started   time.Time // of the first request
-	resumed   bool      // the client came with versions
-	responded bool      // something was sent
-	// cdsCurrent: the client has the clusters that it should have, and none
-	// were sent on this stream.
-	cdsCurrent bool
+	started  time.Time // of the first request
+	greeting greeting
+	clusters clusters
 	// warmUntil is when listeners and routes stop waiting for clusters to warm.
 	warmUntil time.Time
 	// early are the endpoints of clusters that were sent before the client
 	// requested EDS: a client that reconnects requests only what it knew (E3).
 	early []string
 	head  headCheck
+	// absent are the resources of types that are not served, still to be answered.
+	absent []absent
 }
 
 // New returns the state of a stream that has received no request.
@@ -141,38 +145,41 @@ func (s *Stream) Update(now time.Time, v content.View) {
 			if old.Sets[t] != v.Sets[t] && s.sentAll(w) && w.applied() {
 				w.appliedAllOf = v.Until
 			}
-			w.dirty = true
-			w.fresh = w.fresh || old.Sets[t] != v.Sets[t] && !w.unresolved
+			w.touch()
+			w.fresh = w.fresh || old.Sets[t] != v.Sets[t] && w.phase != unresolved
 			w.liftHeldBack(v.Sets[t])
 		}
 	}
 }
 
-// Request handles a request of the client.
-func (s *Stream) Request(now time.Time, r Request) {
+// Request handles a request of the client. After an error, which says what the
+// client must change, the stream must end.
+func (s *Stream) Request(now time.Time, r Request) error {
 	if s.cfg.Only != nil && r.TypeURL == "" {
 		r.TypeURL = s.cfg.Only.URL()
 	}
 	if r.TypeURL == "" {
-		return // E4
+		return nil // E4
 	}
 	t, ok := ident.ResourceTypeOf(r.TypeURL)
+	if r.Names.TooMany() || r.Unsubscribe.TooMany() || r.Initial.TooMany() {
+		return tooMany(r.TypeURL)
+	}
 	if !ok || s.cfg.Only != nil && t != *s.cfg.Only {
-		s.cfg.Observe(Event{Kind: Unsupported, Detail: r.TypeURL})
-		return
+		return s.refuse(r)
 	}
 	if s.started.IsZero() {
 		s.started = now
 	}
 	w := s.watches[t]
 	switch {
-	case w == nil || w.unasked && r.Nonce == "" && s.cfg.Delta:
+	case w == nil || w.scope == unasked && r.Nonce == "" && s.cfg.Delta:
 		s.subscribe(now, t, r)
 	case s.cfg.Delta:
 		if r.Nonce != "" {
 			s.answer(now, w, r)
 		}
-		s.resubscribe(w, r)
+		return s.resubscribe(w, r)
 	case r.Nonce != "" && r.Nonce != w.lastNonce:
 		// The request is older than the last response. The names that it adds
 		// come again with the answer to that response.
@@ -187,6 +194,7 @@ func (s *Stream) Request(now time.Time, r Request) {
 		}
 		w.subscribed(s.cfg.Names, r.Names, false)
 	}
+	return nil
 }
 
 // subscribe handles the first request of a type.
@@ -194,12 +202,12 @@ func (s *Stream) subscribe(now time.Time, t ident.ResourceType, r Request) {
 	// A nonce here answers a response without content that was sent before
 	// the client subscribed to the type.
 	w := s.newWatch(t)
-	w.claimed, w.initial, w.lastNonce, w.unresolved = r.Version, r.Initial, r.Nonce, true
-	if unasked := s.watches[t]; unasked != nil {
-		for r := range unasked.had() {
-			w.crossed = append(w.crossed, unasked.state(r.Name))
+	w.claimed, w.initial, w.lastNonce = r.Version, r.Initial, r.Nonce
+	if pushed := s.watches[t]; pushed != nil {
+		for r := range pushed.had() {
+			w.crossed = append(w.crossed, pushed.state(r.Name))
 		}
-		w.unanswered = unasked.unanswered
+		w.unanswered = pushed.unanswered
 		for i := range w.unanswered {
 			w.unanswered[i].set = nil // the client may have requested other names
 		}
@@ -210,10 +218,15 @@ func (s *Stream) subscribe(now time.Time, t ident.ResourceType, r Request) {
 		w.subscribed(s.cfg.Names, r.Names, true)
 	}
 	s.watches[t] = w
-	s.resumed = s.resumed || r.Version != "" || r.Initial.Len() > 0
+	if s.greeting == noGreeting && (r.Version != "" || r.Initial.Len() > 0) {
+		s.greeting = greetingOwed
+	}
+	if s.noteClusters(r); t == ident.CDS {
+		s.clusters = requestedClusters
+	}
 	s.check(now, w)
 	s.resolve(now)
-	if w.unresolved {
+	if w.phase == unresolved {
 		w.initial = r.Initial.Clone()
 	}
 	if t == ident.EDS {
@@ -223,13 +236,16 @@ func (s *Stream) subscribe(now time.Time, t ident.ResourceType, r Request) {
 }
 
 func (s *Stream) newWatch(t ident.ResourceType) *watch {
-	return &watch{t: t, whole: !s.cfg.Delta && (t == ident.CDS || t == ident.LDS), dirty: true}
+	return &watch{t: t, whole: !s.cfg.Delta && (t == ident.CDS || t == ident.LDS)}
 }
 
 // Next returns the next response, if one is due. It counts as sent.
 func (s *Stream) Next(now time.Time) (Response, bool) {
 	s.advance(now)
-	if s.head.waiting {
+	if len(s.absent) > 0 {
+		return s.answerAbsent(), true
+	}
+	if s.WantsHead() {
 		return s.breakSilence(now)
 	}
 	s.endLingering(now)
@@ -237,7 +253,7 @@ func (s *Stream) Next(now time.Time) (Response, bool) {
 		if t >= ident.LDS && (now.Before(s.warmUntil) || !s.missingCDSAt().IsZero()) {
 			break // the client may not know the clusters that they name
 		}
-		if w := s.watches[t]; w != nil && !w.unresolved {
+		if w := s.watches[t]; w != nil && w.phase != unresolved {
 			if r, ok := s.push(now, w); ok {
 				return r, true
 			}
@@ -252,44 +268,46 @@ func (s *Stream) breakSilence(now time.Time) (Response, bool) {
 	if at := s.silentAt(); at.IsZero() || now.Before(at) {
 		return Response{}, false
 	}
-	t := ident.EDS
-	if s.cfg.Delta || s.cfg.Only != nil {
-		// The client takes only types that it requested.
-		t = ident.ResourceType(slices.IndexFunc(s.watches[:], func(w *watch) bool { return w != nil }))
-	}
-	if w := s.watches[t]; w != nil && w.whole {
-		// An empty response would remove everything. A full one changes
-		// nothing (E23).
-		s.responded = true
-		if w.unresolved {
-			return Response{}, false
-		}
-		w.owed, w.dirty = true, true
+	s.greeting = greeted // also if nothing is subscribed: it is not tried again
+	w := s.silentWatch()
+	if w.whole {
+		w.oweAll()
 		return s.push(now, w)
 	}
-	r := Response{Type: t, Delta: s.cfg.Delta, Version: xds.Sum{}.String(), Nonce: s.nextNonce()}
-	if w := s.watches[t]; w != nil {
-		w.lastNonce = r.Nonce
-		if r.Version = w.claimed; !w.unresolved || r.Version == "" {
-			r.Version = s.version(w, r.Nonce)
+	r := Response{Type: w.t, Delta: s.cfg.Delta, Version: w.claimed, Nonce: s.nextNonce()}
+	if w.phase != unresolved || r.Version == "" {
+		r.Version = s.version(w, r.Nonce)
+	}
+	w.lastNonce = r.Nonce
+	return r, true
+}
+
+// silentWatch returns the requested type whose response without content changes
+// nothing; nil: there is none. A client must not get a type that it did not
+// request: a gRPC library may never read the stream again (PRO-1). Without content,
+// a whole response would remove everything; in full it changes nothing (E23), so
+// it must be known what the full content is.
+func (s *Stream) silentWatch() *watch {
+	for _, w := range [...]*watch{s.watches[ident.EDS], s.watches[ident.RDS], s.watches[ident.LDS], s.watches[ident.CDS]} {
+		if w != nil && (!w.whole || w.phase != unresolved) {
+			return w
 		}
 	}
-	s.responded = true
-	return r, true
+	return nil
 }
 
 // silentAt returns when a client that was sent nothing is sent a response
 // without content; zero: not at all.
 func (s *Stream) silentAt() time.Time {
 	switch {
-	case s.responded || !s.resumed || s.cfg.GRPC:
+	case s.greeting != greetingOwed || s.cfg.GRPC || s.silentWatch() == nil:
 		return time.Time{}
-	case s.head.waiting && s.head.away:
+	case s.head.state == headAway:
 		return s.started
-	case s.head.waiting:
+	case s.head.state == headWaits:
 		return s.head.until
 	}
-	if w := s.watches[ident.EDS]; s.cdsCurrent && (s.cfg.Delta || w != nil && !w.unresolved) {
+	if w := s.watches[ident.EDS]; s.clusters == currentClusters && (s.cfg.Delta || w != nil && w.phase != unresolved) {
 		return s.started // the EDS response without content breaks the silence
 	}
 	return s.started.Add(silence)
@@ -312,7 +330,7 @@ func (s *Stream) Wake() time.Time {
 	if s.started.IsZero() {
 		return at
 	}
-	if s.head.waiting {
+	if s.WantsHead() {
 		earlier(s.head.until)
 	} else {
 		earlier(s.warmUntil)
@@ -334,9 +352,9 @@ func (s *Stream) advance(now time.Time) {
 		return
 	}
 	switch {
-	case s.head.reached(s.view.Version):
+	case s.WantsHead() && s.head.reached(s.view.Version):
 		s.headResolved(now)
-	case s.head.waiting && !now.Before(s.head.until):
+	case s.WantsHead() && !now.Before(s.head.until):
 		s.cfg.Observe(Event{Kind: Downgrade})
 		s.headResolved(now)
 	}
@@ -347,7 +365,7 @@ func (s *Stream) advance(now time.Time) {
 		// Unsolicited and in full: a no-op if all is well (E9, E16, E23).
 		s.cfg.Observe(Event{Kind: Suspect, Type: ident.CDS})
 		w := s.newWatch(ident.CDS)
-		w.wildcard, w.unasked = true, true
+		w.scope, w.phase = unasked, first
 		s.watches[ident.CDS] = w
 	}
 	if at := s.suspectAt(); !at.IsZero() && !now.Before(at) {
@@ -355,11 +373,11 @@ func (s *Stream) advance(now time.Time) {
 	}
 }
 
-// missingCDSAt returns when CDS is sent to a resuming client that has not
-// requested it; zero: not at all.
+// missingCDSAt returns when CDS is sent to a client that has clusters from an
+// earlier stream and has not requested them; zero: not at all.
 func (s *Stream) missingCDSAt() time.Time {
 	asked := s.watches[ident.EDS] != nil || s.watches[ident.LDS] != nil
-	if s.head.waiting || s.cfg.GRPC || s.cfg.Only != nil || !s.resumed || !asked || s.watches[ident.CDS] != nil {
+	if s.WantsHead() || s.cfg.GRPC || s.cfg.Only != nil || s.clusters != formerClusters || !asked || s.watches[ident.CDS] != nil {
 		return time.Time{}
 	}
 	return s.started.Add(missingCDS)
@@ -369,8 +387,8 @@ func (s *Stream) missingCDSAt() time.Time {
 // zero: not at all.
 func (s *Stream) suspectAt() time.Time {
 	w := s.watches[ident.CDS]
-	if w == nil || len(w.unanswered) == 0 || s.cfg.GRPC {
-		return time.Time{}
+	if w == nil || len(w.unanswered) == 0 || w.phase == unresolved || w.phase == first || s.cfg.GRPC {
+		return time.Time{} // everything is sent next in any case
 	}
 	last := w.unanswered[len(w.unanswered)-1]
 	switch {
@@ -391,7 +409,8 @@ func (s *Stream) suspectAt() time.Time {
 func (s *Stream) suspect(w *watch) {
 	if w.suspected == unsuspected {
 		s.cfg.Observe(Event{Kind: Suspect, Type: ident.CDS})
-		w.owed, w.dirty, w.suspected = true, true, sentAgain
+		w.oweAll()
+		w.suspected = sentAgain
 		return
 	}
 	w.suspected = takenBack
@@ -405,6 +424,7 @@ func (s *Stream) suspect(w *watch) {
 	if len(w.retake) > 0 {
 		slices.Sort(w.retake)
 		w.retake = slices.Compact(w.retake)
+		w.suspected = takingBack
 		s.cfg.Observe(Event{Kind: Retaken, Type: ident.CDS})
 	}
 }

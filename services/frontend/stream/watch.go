@@ -19,38 +19,29 @@ type watch struct {
 	t     ident.ResourceType
 	whole bool
 
+	phase phase
 	ledger
-	named bool       // names were given on this stream, in SotW
-	mark  names.Mark // of the subscription in the last request
-	// unasked: the client did not request the type, and was sent it (E16).
-	unasked bool
+	mark names.Mark // of the subscription in the last request
 	// crossed holds what was sent before the client requested the type. The client
 	// may have sent the request before it received this.
 	crossed []entry
 
-	// Until it is known whether the versions that the client named are newer
-	// than the served one, nothing is answered.
-	unresolved bool
-	claimed    string
-	initial    names.Versions
-	asked      []string // names that changed while unresolved
-
-	// dirty: there may be something to send.
-	dirty bool
-	// owed: send everything, even if it was sent before.
-	owed bool
+	// The versions that the client named in its first request, and the names that
+	// changed while these were unresolved.
+	claimed string
+	initial names.Versions
+	asked   []string
 
 	lastNonce  string
 	unanswered []outstanding // responses, oldest first
 	suspected  suspicion
 	retake     []string // added clusters to remove and offer again
-	fresh      bool     // a new version changed the type, and no response was sent since
-	oversize   xds.Sum  // of a response too large to send
+	fresh      bool     // a new version changed the type, and no response was sent since: for Response.Cause
+	oversize   oversize
 
-	// After a NACK, until a full set is ACKed.
-	tainted      bool
+	trust        trust
 	heldBack     map[string]heldBack // rejected resources, by name
-	trials       [][]string          // groups of names held back on trial, to be sent one by one
+	trials       [][]string          // groups of names on trial, to be sent one by one
 	tried        int                 // how many groups were sent since the last full ACK
 	appliedAllOf ident.Position      // the newest earlier version that the client applied in full
 	nack         *reportv1.Nack
@@ -58,14 +49,11 @@ type watch struct {
 	progress Progress
 }
 
-// suspicion is what was done about CDS without an answer.
-type suspicion uint8
-
-const (
-	unsuspected suspicion = iota
-	sentAgain
-	takenBack
-)
+// oversize is a response that is too large to be sent.
+type oversize struct {
+	sum   xds.Sum // of what the client should have; zero: it fits
+	phase phase   // to which the type returns when something changes
+}
 
 // outstanding is a response without an answer.
 type outstanding struct {
@@ -127,7 +115,7 @@ func (w *watch) remember(o outstanding) {
 		if !w.whole {
 			for _, it := range w.unanswered[0].items() {
 				if w.covers(it.name) {
-					w.except(it.name).lost = true
+					w.except(it.name).lose()
 				}
 			}
 		}
@@ -137,9 +125,9 @@ func (w *watch) remember(o outstanding) {
 }
 
 // subscribed handles the names of a SotW request.
-func (w *watch) subscribed(table *names.Table, wire names.Wire, first bool) {
+func (w *watch) subscribed(table *names.Table, wire names.Wire, begins bool) {
 	mark := wire.Mark()
-	if !first && mark == w.mark {
+	if !begins && mark == w.mark {
 		w.dropAhead()
 		return
 	}
@@ -147,52 +135,68 @@ func (w *watch) subscribed(table *names.Table, wire names.Wire, first bool) {
 	n := table.Intern(wire)
 	// An empty list of clusters or listeners means all, or none if the client has
 	// named some before (G4).
-	all := w.whole && (n.Has(wildcard) || n.Len() == 0 && !w.named)
-	w.named = w.named || n.Len() > 0
+	is := byName
 	switch {
-	case all && w.wildcard, !all && !w.wildcard && n == w.names:
+	case w.whole && n.Has(wildcard):
+		is = explicitAll
+	case w.whole && wire.Len() == 0 && (w.scope == unnamed || w.scope == implicitAll || w.scope == unasked):
+		is = implicitAll
+	}
+	was, all := w.scope, w.all()
+	w.scope = is
+	switch {
+	case all && w.all(), was == byName && is == byName && n == w.names:
 		w.dropAhead()
 		return
-	case all:
-		w.subscribeAll()
-		w.names, w.owed = nil, !first
-	case w.wildcard: // the client has what it names now
-		w.wildcard, w.names, w.owed = false, n, true
-		w.forget(func(e *entry) bool { return !w.covers(e.name) })
+	case w.all():
+		w.scope = was
+		w.subscribeAll(is)
+		w.names = nil
+		w.oweAll()
+	case all: // the client has what it names now
+		w.names = n
+		w.dropAhead()
 		if w.sent != nil {
 			w.sum = n.SumIn(w.sent)
 		}
+		w.oweAll()
 	default:
 		w.subscribe(n)
 	}
-	w.dirty = true
+	w.touch()
 }
 
 // unsubscribed handles the names of a request that crossed a response. It
 // forgets the names that have left: the client has dropped them, even if its
 // next request names them again (G4).
 func (w *watch) unsubscribed(table *names.Table, wire names.Wire) {
-	if w.wildcard || wire.Mark() == w.mark {
+	if w.all() || wire.Mark() == w.mark {
 		return
 	}
 	left := table.Intern(wire)
-	gone := slices.DeleteFunc(slices.Clone(w.names.List()), left.Has)
+	var gone []string
+	names.Differ(w.names, left, func(name string, is bool) {
+		if !is {
+			gone = append(gone, name)
+		}
+	})
 	if len(gone) == 0 {
 		return
 	}
 	w.mark = names.Mark{}
-	n := table.Without(w.names, names.Of(gone...))
-	ahead := slices.DeleteFunc(slices.Clone(w.entries), func(e entry) bool { return !e.ahead })
-	w.subscribe(n)
+	n := table.Without(w.names, gone)
+	ahead := slices.DeleteFunc(slices.Clone(w.entries), func(e entry) bool { return w.covers(e.name) })
+	w.change(n, nil, gone)
 	for _, e := range ahead {
 		*w.except(e.name) = e
 	}
-	w.dirty = true
+	w.touch()
 }
 
-// dropAhead forgets what was pushed ahead and not requested.
+// dropAhead forgets what is not subscribed: what was pushed ahead and not
+// requested.
 func (w *watch) dropAhead() {
-	w.forget(func(e *entry) bool { return e.ahead })
+	w.forget(func(e *entry) bool { return !w.covers(e.name) })
 }
 
 // owe marks names to be sent. With ahead, it adds names that are not
@@ -207,17 +211,15 @@ func (w *watch) owe(list []string, ahead bool) {
 	})
 	w.exceptAll(slices.Values(list))
 	for _, name := range list {
-		e := w.entry(name)
-		if !w.covers(name) && !e.ahead {
-			*e = entry{name: name, ahead: true}
-		}
-		e.owed = true
+		w.entry(name).owe()
 	}
-	w.dirty = w.dirty || len(list) > 0
+	if len(list) > 0 {
+		w.touch()
+	}
 }
 
 // empty reports whether the client subscribes to nothing.
-func (w *watch) empty() bool { return !w.wildcard && w.names.Len() == 0 }
+func (w *watch) empty() bool { return !w.all() && w.names.Len() == 0 }
 
 // applied reports whether the client has applied everything that it was sent.
 func (w *watch) applied() bool {
@@ -227,7 +229,7 @@ func (w *watch) applied() bool {
 	case w.sent == nil || w.empty():
 		return w.empty()
 	}
-	return !slices.ContainsFunc(w.entries, func(e entry) bool { return !e.applied || !e.acked.Same(e.sent) })
+	return !slices.ContainsFunc(w.entries, func(e entry) bool { return !e.hasApplied(e.sent) })
 }
 
 // Subscription returns the names of a type whose changes the Stream must be
@@ -237,7 +239,7 @@ func (s *Stream) Subscription(t ident.ResourceType) content.Watch {
 	switch {
 	case w == nil:
 		return content.Watch{}
-	case w.wildcard:
+	case w.all():
 		return content.Watch{All: true}
 	}
 	return content.Watch{Names: w.names}

@@ -45,44 +45,59 @@ const (
 // process in the builders' lists has answered, or no answer came for 300 ms.
 func (f *Fleet) Reports(ctx context.Context, with Detail) (*Reports, error) {
 	g := gathered{answers: map[string]proto.Message{}}
-	unread, err := f.ask(ctx, askSubject, &reportv1.ReportRequest{Whole: string(with)}, askQuiet, g.take)
+	subjects := map[roleKind]string{}
+	for _, asked := range reporting {
+		subjects[asked] = askSubject + string(asked)
+	}
+	unread, err := f.ask(ctx, subjects, &reportv1.ReportRequest{Whole: string(with)}, askQuiet, g.take)
 	if err != nil {
 		return nil, fmt.Errorf("gather reports: %w", err)
 	}
 	return g.reports(unread), nil
 }
 
-// ask publishes a question and calls take for each answer with the name of the
-// process, until take is done or no message comes for the time quiet. It returns
-// the names of the processes whose answer is incomplete, or gave an error of take:
-// that does not keep other processes from answering.
+// ask publishes a question to roles, on a subject for each, and calls take for each
+// answer with the name of the process, until take is done or no message comes for
+// the time quiet. It returns the names of the processes whose answer is incomplete,
+// or gave an error of take: that does not keep other processes from answering.
+//
+// Each role answers to an inbox of its own, and an answer under the name of another
+// role is dropped.
 func (f *Fleet) ask(
-	ctx context.Context, subject string, q proto.Message, quiet time.Duration,
+	ctx context.Context, subjects map[roleKind]string, q proto.Message, quiet time.Duration,
 	take func(name string, answer []byte) (done bool, err error),
 ) (unread []string, err error) {
 	b, err := proto.Marshal(q)
 	if err != nil {
 		return nil, err
 	}
-	inbox := f.nc.NewInbox()
-	sub, err := f.nc.SubscribeSync(inbox)
+	inbox := f.nc.NewInbox() + "."
+	sub, err := f.nc.SubscribeSync(inbox + anyToken)
 	if err != nil {
 		return nil, err
 	}
 	defer sub.Unsubscribe()
-	if err := f.nc.PublishRequest(f.prefix+subject, inbox, b); err != nil {
-		return nil, err
+	var full []string
+	for role, subject := range subjects {
+		full = append(full, f.prefix+subject)
+		if err := f.nc.PublishRequest(f.prefix+subject, inbox+string(role), b); err != nil {
+			return nil, err
+		}
 	}
 	drop := func(name string, why error) {
 		f.log.Warn("an answer cannot be read", "process", name, "error", why)
 		unread = append(unread, name)
 	}
 	begun := begunAnswers{}
+	absent := 0 // roles without a process
 	for {
 		m, err := nextWithin(ctx, sub, quiet)
 		switch {
 		case errors.Is(err, nats.ErrNoResponders):
-			return nil, nil
+			if absent++; absent == len(subjects) {
+				return nil, nil
+			}
+			continue
 		case errors.Is(err, nats.ErrSlowConsumer):
 			continue // messages are lost; onError has logged it
 		case err != nil:
@@ -91,9 +106,13 @@ func (f *Fleet) ask(
 			for name, b := range begun {
 				drop(name, b.failure())
 			}
-			return unread, jsapi.Denied(f.nc, f.prefix+subject)
+			return unread, jsapi.Denied(f.nc, full...)
 		}
 		name := m.Header.Get(nameHeader)
+		if role := strings.TrimPrefix(m.Subject, inbox); !strings.HasPrefix(name, role+".") {
+			f.log.Warn("an answer is dropped: it has the name of a process of another role", "process", name, "role", role)
+			continue
+		}
 		answer, whole := begun.join(name, m)
 		if !whole {
 			continue

@@ -2,16 +2,21 @@ package bus
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/testing/protocmp"
 
+	"meshlog.dev/events"
 	"meshlog.dev/proto/ident"
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
 	snapshotv1 "meshlog.dev/proto/meshlog/snapshot/v1"
@@ -199,7 +204,7 @@ func TestPartsOfAnswers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := startServer(t, t.TempDir())
 			nc := connect(t, s)
-			_, err := nc.Subscribe("meshlog.fleet.mesh.ask", func(question *nats.Msg) {
+			_, err := nc.Subscribe("meshlog.fleet.mesh.ask.frontend", func(question *nats.Msg) {
 				rest := []*nats.Msg{reported("frontend.f2", "", nil)}
 				for _, m := range append(test.parts, rest...) {
 					m.Subject = question.Reply
@@ -324,4 +329,111 @@ func TestProxy(t *testing.T) {
 			t.Errorf("reply %d of %s differs from the answer", i, got[i].GetFrontend())
 		}
 	}
+}
+
+// BUS-2: a process answers inboxes only. With its rights, any other answer could become
+// a record, here of a stream that has all subjects but inboxes.
+func TestAnswersOnlyInboxes(t *testing.T) {
+	s := startServer(t, t.TempDir())
+	nc := connect(t, s)
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stream, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "T", Subjects: []string{"meshlog.ver.>", "meshlog.ev.>", "$KV.>"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var log lines
+	known := subscribe(t, s)
+	f := NewFleet(connect(t, s), "mesh", slog.New(slog.NewTextHandler(&log, nil)))
+	shard := ident.Shard{Source: "file", Instance: "demo"}
+	run(t, f.BuilderReporter("b", NewPeers(f), func() *reportv1.BuilderReport { return &reportv1.BuilderReport{Builder: "b"} }).Run)
+	run(t, f.FrontendReporter("f", func(bool) *reportv1.FrontendReport { return &reportv1.FrontendReport{Frontend: "f"} }).Run)
+	run(t, f.WatcherReporter("w", shard, func() *reportv1.WatcherReport { return &reportv1.WatcherReport{Holder: "w"} }).Run)
+	run(t, func(ctx context.Context) error {
+		return f.ServeDigests(ctx, func(context.Context, ident.Shard, string, events.Kinds) (*events.ShardDigests, bool) {
+			return new(events.ShardDigests), true
+		})
+	})
+	run(t, func(ctx context.Context) error {
+		return f.ServeProxies(ctx, "f", func(string) []*reportv1.ProxyReply { return nil })
+	})
+	for range 3 {
+		<-known
+	}
+	// Each responder is asked until it has answered an inbox, and so has seen the
+	// question before it on its subscription.
+	for _, subject := range []string{"ask.builder", "ask.frontend", "ask.watcher", "digests", "proxy"} {
+		subject = "meshlog.fleet.mesh." + subject
+		for _, reply := range []string{"meshlog.ver.mesh", "meshlog.ev.mesh._builder.segment", "$KV.meshlog_lease.builder.mesh", "_IN", "_R_", "_INX.y"} {
+			if err := nc.PublishRequest(subject, reply, nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for answered := false; !answered; {
+			_, err := nc.RequestWithContext(t.Context(), subject, nil)
+			if err != nil && !errors.Is(err, nats.ErrNoResponders) {
+				t.Fatalf("%s: %v", subject, err)
+			}
+			answered = err == nil
+		}
+	}
+	if info, err := stream.Info(t.Context()); err != nil || info.State.Msgs != 0 {
+		t.Errorf("answers became %d records: %v", info.State.Msgs, err)
+	}
+	if !strings.Contains(log.String(), "meshlog.ver.mesh") || !strings.Contains(log.String(), "no inbox") {
+		t.Errorf("the log does not name the refused reply:\n%s", log.String())
+	}
+}
+
+// An answer under the name of a process of another role is dropped: a frontend cannot
+// answer for a builder.
+func TestAnswersOfTheRole(t *testing.T) {
+	s := startServer(t, t.TempDir())
+	known := subscribe(t, s)
+	f := NewFleet(connect(t, s), "mesh", quiet)
+	run(t, f.FrontendReporter("f", func(bool) *reportv1.FrontendReport { return &reportv1.FrontendReport{Frontend: "f"} }).Run)
+	<-known
+	nc := connect(t, s)
+	if _, err := nc.Subscribe("meshlog.fleet.mesh.ask.frontend", func(m *nats.Msg) {
+		for _, name := range []string{"builder.b", "watcher.w.file.default", ""} {
+			answer := nats.NewMsg(m.Reply)
+			answer.Header.Set(nameHeader, name)
+			if err := nc.PublishMsg(answer); err != nil {
+				t.Error(err)
+			}
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if err := nc.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	got, err := f.Reports(t.Context(), Summary)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := &Reports{Frontends: []*reportv1.FrontendReport{{Frontend: "f"}}}
+	if diff := cmp.Diff(want, got, protocmp.Transform()); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// lines is a log that several goroutines write.
+type lines struct {
+	mu  sync.Mutex
+	all strings.Builder
+}
+
+func (l *lines) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.all.Write(b)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.all.String()
 }

@@ -16,10 +16,36 @@ const FileName = "bus"
 
 // File is the content of a bus file.
 type File struct {
-	URL   string `yaml:"url"`
-	Token string `yaml:"token"`
+	URL string `yaml:"url"`
 	// PID of the process that runs the server.
 	PID int `yaml:"pid"`
+}
+
+// authDir is the directory beside a bus file with a key for each role.
+const authDir = "auth"
+
+// keyOf returns the path of the key of a role, for clients that are given the path
+// of a bus file. A client without a role is the administrator. The watchers of all
+// instances of a source may share a key.
+func keyOf(busFile string, r Role) (string, error) {
+	dir := filepath.Join(filepath.Dir(busFile), authDir)
+	if r == (Role{}) {
+		r = Admin()
+	}
+	own := filepath.Join(dir, r.KeyName())
+	paths := []string{own}
+	if s, ok := r.Shard(); ok {
+		paths = append(paths, filepath.Join(dir, Watchers(s.Source).KeyName()))
+	}
+	for _, path := range paths {
+		if _, err := os.Stat(path); err == nil {
+			return path, nil
+		}
+	}
+	if s, ok := r.Shard(); ok {
+		return "", fmt.Errorf("bus file %s: there is no key %s: start `meshlog up` with --bus-watcher %s/%s", busFile, own, s.Source, s.Instance)
+	}
+	return "", fmt.Errorf("bus file %s: there is no key %s; was the file moved away from its data directory?", busFile, own)
 }
 
 // ErrNoBusFile reports that no server runs on a data directory, or that it is
@@ -51,7 +77,7 @@ func ReadBusFile(path string) (File, error) {
 func (f File) write(path string) error {
 	b, err := yaml.Marshal(f)
 	if err == nil {
-		b = append([]byte("# Address of the bus, and the token of its clients.\n"), b...)
+		b = append([]byte("# Address of the bus. The keys of its users are in the directory "+authDir+".\n"), b...)
 		err = ReplaceFile(path, b, 0o600)
 	}
 	if err != nil {

@@ -23,7 +23,8 @@ type Conn = nats.Conn
 // connection reads the files again, so that they may be replaced.
 type ConnectOptions struct {
 	// URL is one or more NATS URLs, separated by commas, or the path of a bus
-	// file, as `meshlog up` writes it. Empty if Server is set.
+	// file, as `meshlog up` writes it: then the key of the role is beside the file.
+	// Empty if Server is set.
 	URL    string
 	Server *Server
 
@@ -38,7 +39,8 @@ type ConnectOptions struct {
 
 	// Name is the name of the process, which the server shows.
 	Name string
-	// Role is the role of the process. It is zero if permissions do not matter.
+	// Role is the role of the process. It is zero for the administrator of an
+	// embedded server.
 	Role Role
 	Log  *slog.Logger
 }

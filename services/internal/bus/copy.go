@@ -42,7 +42,11 @@ var ErrNoStreams = errors.New("holds no streams")
 // archive is the files of the stream. Then the server starts once more, because
 // only a start completes an atomic batch that a killed server stored in part.
 func StartCopy(o CopyOptions) (_ *Server, err error) {
-	from := filepath.Join(o.Dir, streamsDir, server.JetStreamStoreDir, server.DEFAULT_GLOBAL_ACCOUNT, "streams")
+	from := filepath.Join(accountDir(o.Dir, HubAccount), "streams")
+	if _, err := os.Stat(from); errors.Is(err, fs.ErrNotExist) {
+		// An older build kept them there, and no server has run since.
+		from = filepath.Join(accountDir(o.Dir, server.DEFAULT_GLOBAL_ACCOUNT), "streams")
+	}
 	if _, err := os.Stat(from); errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("%s: %w", o.Dir, ErrNoStreams)
 	}
@@ -64,8 +68,12 @@ func StartCopy(o CopyOptions) (_ *Server, err error) {
 	if err != nil {
 		return nil, err
 	}
-	c := copier{CopyOptions: o, from: from, account: s.ns.GlobalAccount()}
-	if err := errors.Join(c.copy(), s.Close()); err != nil {
+	hub, err := s.ns.LookupAccount(HubAccount)
+	if err == nil {
+		c := copier{CopyOptions: o, from: from, account: hub}
+		err = c.copy()
+	}
+	if err := errors.Join(err, s.Close()); err != nil {
 		return nil, fmt.Errorf("copy %s to %s: %w", from, tmp, err)
 	}
 	if s, err = StartServer(ServerOptions{Dir: tmp, Log: o.Log}); err != nil {

@@ -122,7 +122,7 @@ func withLeastAge(t *testing.T, c jetstream.StreamConfig) string {
 
 // streamDir returns where the server on dir keeps the stream of the test.
 func streamDir(dir string) string {
-	return filepath.Join(dir, streamsDir, server.JetStreamStoreDir, server.DEFAULT_GLOBAL_ACCOUNT, "streams", "OLD")
+	return filepath.Join(accountDir(dir, HubAccount), "streams", "OLD")
 }
 
 // copyTree copies the files below from to the directory to.
@@ -212,4 +212,80 @@ func tree(t *testing.T, dir string) string {
 		t.Fatal(err)
 	}
 	return b.String()
+}
+
+// The data directory of an older build, whose server had one account for all, keeps its
+// streams: the server adopts them, and a copy reads them where they are.
+func TestStreamsOfOlderBuild(t *testing.T) {
+	dir := t.TempDir()
+	older, err := server.NewServer(&server.Options{
+		ServerName: "meshlog", DontListen: true, NoSigs: true, NoLog: true, Authorization: "token",
+		JetStream: true, StoreDir: filepath.Join(dir, streamsDir), SyncAlways: true,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	older.Start()
+	if !older.ReadyForConnections(time.Minute) {
+		t.Fatal("the server does not start")
+	}
+	nc, err := nats.Connect("", nats.InProcessServer(older), nats.Token("token"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := jetstream.StreamConfig{Name: "OLD", Subjects: []string{"old.>"}, AllowDirect: true, FirstSeq: 7}
+	if _, err := js.CreateStream(t.Context(), config); err != nil {
+		t.Fatal(err)
+	}
+	for range 10 {
+		if _, err := js.Publish(t.Context(), "old.x", nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	nc.Close()
+	older.Shutdown()
+	older.WaitForShutdown()
+
+	before := tree(t, dir)
+	c, err := StartCopy(CopyOptions{Dir: dir, Log: quiet})
+	if err != nil {
+		t.Fatal(err)
+	}
+	check := func(what string, s *Server) {
+		t.Helper()
+		if st := old(t, s).State; st.FirstSeq != 7 || st.LastSeq != 16 || st.Msgs != 10 {
+			t.Errorf("%s has %d to %d, %d messages", what, st.FirstSeq, st.LastSeq, st.Msgs)
+		}
+	}
+	check("the copy", c)
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if after := tree(t, dir); after != before {
+		t.Errorf("StartCopy changed the original:\n%s\nwas\n%s", after, before)
+	}
+	for _, start := range []string{"the first start", "the second start"} {
+		s := startServer(t, dir)
+		check(start, s)
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	// An older build that runs on the directory again begins anew; neither is lost.
+	again := accountDir(dir, server.DEFAULT_GLOBAL_ACCOUNT)
+	if err := os.MkdirAll(again, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	s, err := StartServer(ServerOptions{Dir: dir, Log: quiet})
+	if err == nil {
+		s.Close()
+	}
+	if err == nil || !strings.Contains(err.Error(), again+" and "+accountDir(dir, HubAccount)+" both hold streams") {
+		t.Errorf("two layouts: %v", err)
+	}
 }

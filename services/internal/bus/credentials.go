@@ -24,20 +24,25 @@ func (o ConnectOptions) where() string {
 	return o.URL
 }
 
-// busFile returns the content of the bus file, and an option that reads its token
-// for each connection.
+// busFile returns the content of the bus file, and an option that reads the key of
+// the role for each connection.
 func (o ConnectOptions) busFile() (File, []nats.Option, error) {
 	if o.TokenFile != "" || o.CredsFile != "" || o.NkeyFile != "" {
-		return File{}, nil, fmt.Errorf("bus file %s: it holds a token; do not give another token or credentials with it", o.URL)
+		return File{}, nil, fmt.Errorf("bus file %s: the key of each role is beside it; do not give another token or credentials with it", o.URL)
 	}
 	f, err := ReadBusFile(o.URL)
 	if err != nil {
 		return File{}, nil, err
 	}
-	return f, []nats.Option{nats.TokenHandler(func() string {
-		f, _ := ReadBusFile(o.URL) // the dialer has reported an error
-		return f.Token
-	})}, nil
+	path, err := keyOf(o.URL, o.Role)
+	if err != nil {
+		return File{}, nil, err
+	}
+	key, err := nats.NkeyOptionFromSeed(path)
+	if err != nil {
+		return File{}, nil, fmt.Errorf("bus file %s: %s: %w", o.URL, path, err)
+	}
+	return f, []nats.Option{key}, nil
 }
 
 // credentials returns options that read the credentials for each connection.
@@ -174,8 +179,10 @@ func isAuth(err error) bool {
 // user names the user of the connection in errors.
 func (o ConnectOptions) user() string {
 	switch {
-	case o.Server != nil, o.fromFile():
-		return "the token of the bus file"
+	case o.Server != nil:
+		return "the key of its role"
+	case o.fromFile():
+		return "the key of its role beside the bus file"
 	case o.TokenFile != "":
 		return "the token in " + o.TokenFile
 	case o.CredsFile != "":

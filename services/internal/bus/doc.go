@@ -10,12 +10,13 @@
 // A server that [StartServer] starts writes DATA/bus, readable by its owner
 // only, and removes it when it is closed:
 //
-//	# Address of the bus, and the token of its clients.
+//	# Address of the bus. The keys of its users are in the directory auth.
 //	url: nats://127.0.0.1:40121
-//	token: 3PZ0cGq...
 //	pid: 4711
 //
-// Each server has a new token; DATA/bus is replaced in one step.
+// DATA/bus is replaced in one step. The directory DATA/auth has the key of each
+// role; a process that is given the path of a bus file takes the key of its role
+// from the directory beside the file.
 //
 // # Core subjects
 //
@@ -28,9 +29,19 @@
 //	meshlog.fleet.<domain>.report.frontend.<id>       FrontendReport, a summary
 //	meshlog.fleet.<domain>.report.watcher.<holder>.<source>.<inst>  WatcherReport
 //	meshlog.fleet.<domain>.report.builder.<id>        BuilderReport, a summary
-//	meshlog.fleet.<domain>.ask                        ReportRequest; every process answers to its
-//	                                                  inbox with a report
-//	meshlog.fleet.<domain>.proxy                      ProxyRequest; every frontend answers to its inbox
+//	meshlog.fleet.<domain>.ask.<role>                 ReportRequest; every builder, frontend or watcher
+//	                                                  answers with a report
+//	meshlog.fleet.<domain>.proxy                      ProxyRequest; every frontend answers
+//
+// # Answers
+//
+// A request may name any subject as its reply. A process answers only if the reply
+// is an inbox: it begins with _IN., or with _R_. if the server rewrote it because
+// the request came from another account (BUS-2). Each role has its own account and
+// its own subject under ask, so an answer under the name of another role is
+// dropped. The watchers of all shards share a subject, so a watcher can answer under
+// the name of another shard's. On that depend tables for people, and `meshlog sources
+// remove`, which refuses while a watcher answers for the source.
 //
 // An answer that is too large for a message is cut into several. Each has its number
 // in the header Meshlog-Part, such as 2/3; the asker joins their bytes by

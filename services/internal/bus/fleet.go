@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -23,6 +24,7 @@ type Fleet struct {
 	nc     *nats.Conn
 	prefix string
 	log    *slog.Logger
+	lost   atomic.Uint64 // reports
 }
 
 // NewFleet returns the fleet of the mesh called domain.
@@ -108,6 +110,10 @@ func (f *Fleet) ServeDigests(
 	lookup func(ctx context.Context, shard ident.Shard, session string, kinds events.Kinds) (d *events.ShardDigests, known bool),
 ) error {
 	return listen(ctx, f, digestsSubject, func(m *nats.Msg, r *reportv1.DigestRequest) {
+		if err := checkReply(m); err != nil {
+			f.log.Warn("cannot answer a question for digests", "source", r.GetSource(), "instance", r.GetInstance(), "error", err)
+			return
+		}
 		d, known := lookup(ctx, ident.Shard{Source: r.GetSource(), Instance: r.GetInstance()}, r.GetSession(), events.KindsOf(r.GetKinds()...))
 		if !known {
 			return

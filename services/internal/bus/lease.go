@@ -122,6 +122,7 @@ func EnsureLeases(ctx context.Context, nc *Conn, replicas int) error {
 	var f jsapi.Faults
 	f.Must(info.Config.AllowMsgTTL, "allow_msg_ttl", false, true, "a lease expires")
 	f.Must(info.Config.AllowDirect, "allow_direct", false, true, "builders read the lease by Direct Get")
+	f.Republish(info.Config)
 	if err := f.Err(); err != nil {
 		return fmt.Errorf("stream %s: %w", leaseStream, err)
 	}

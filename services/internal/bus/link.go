@@ -56,7 +56,8 @@ func (l *link) nats() (urls string, opts []nats.Option, err error) {
 		}),
 	}
 	if o.Server != nil {
-		return "", append(opts, nats.InProcessServer(o.Server.ns), nats.Token(o.Server.token)), nil
+		key, err := o.Server.key(o.Role)
+		return "", append(opts, nats.InProcessServer(o.Server.ns), key), err
 	}
 	if o.URL == "" {
 		return "", nil, errors.New("the address of the bus is missing: give --bus nats://HOST:PORT, or the path of a bus file")
@@ -96,8 +97,15 @@ func (l *link) Dial(network, addr string) (net.Conn, error) {
 		}
 		addr = u.Host
 	}
-	if nc := l.nc.Load(); nc != nil && l.o.NkeyFile != "" {
-		user, err := ReadNkey(l.o.NkeyFile)
+	key := l.o.NkeyFile
+	if l.o.fromFile() {
+		var err error
+		if key, err = keyOf(l.o.URL, l.o.Role); err != nil {
+			return nil, err
+		}
+	}
+	if nc := l.nc.Load(); nc != nil && key != "" {
+		user, err := ReadNkey(key)
 		if err != nil {
 			return nil, err
 		}

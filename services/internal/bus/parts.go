@@ -16,9 +16,20 @@ const maxPart = 512 << 10
 // second of three.
 const partHeader = "Meshlog-Part"
 
+// checkReply returns an error if the answer to a question must not be published.
+func checkReply(question *nats.Msg) error {
+	if isInbox(question.Reply) {
+		return nil
+	}
+	return fmt.Errorf("a request on %s wants its answer on %q, which is no inbox; it gets none", question.Subject, question.Reply)
+}
+
 // answer publishes an answer to the inbox of a question, in several messages if it
 // is large.
 func (f *Fleet) answer(question *nats.Msg, name string, answer proto.Message) error {
+	if err := checkReply(question); err != nil {
+		return err
+	}
 	rest, err := proto.Marshal(answer)
 	if err != nil {
 		return err

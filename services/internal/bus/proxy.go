@@ -27,7 +27,7 @@ func (f *Fleet) Proxy(ctx context.Context, id string, frontends []string) ([]*re
 	var replies []*reportv1.ProxyReply
 	waiting := slices.Clone(frontends)
 	q := &reportv1.ProxyRequest{Id: id}
-	_, err := f.ask(ctx, proxySubject, q, proxyQuiet, func(_ string, answer []byte) (bool, error) {
+	_, err := f.ask(ctx, map[roleKind]string{frontendRole: proxySubject}, q, proxyQuiet, func(_ string, answer []byte) (bool, error) {
 		r := new(reportv1.ProxyReply)
 		if err := proto.Unmarshal(answer, r); err != nil {
 			return false, err

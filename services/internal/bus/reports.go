@@ -1,6 +1,7 @@
 package bus
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -41,6 +42,7 @@ type Reporter struct {
 	report  func(summary bool) proto.Message
 	changed chan struct{}
 	urgent  chan struct{}
+	warned  time.Time // when a lost report was last logged; owned by Run
 }
 
 // FrontendReporter reports for a frontend; Run calls report.
@@ -96,7 +98,7 @@ func (r *Reporter) Urgent() {
 // Run reports until ctx is done, and then once more.
 func (r *Reporter) Run(ctx context.Context) error {
 	asked := make(chan *nats.Msg, maxAsked)
-	sub, err := r.fleet.nc.ChanSubscribe(r.fleet.prefix+askSubject, asked)
+	sub, err := r.fleet.nc.ChanSubscribe(r.fleet.prefix+askSubject+r.role(), asked)
 	if err != nil {
 		return fmt.Errorf("listen to ask: %w", err)
 	}
@@ -134,32 +136,28 @@ func (r *Reporter) Run(ctx context.Context) error {
 	}
 }
 
-// publish publishes the summary. After an error, which the connection logs, the
-// next report replaces this one.
+// publish publishes the summary.
 func (r *Reporter) publish(h nats.Header) {
-	b, err := proto.Marshal(r.report(true))
-	if err == nil {
-		err = r.fleet.nc.PublishMsg(&nats.Msg{Subject: r.fleet.prefix + reportSubject + r.name, Header: h, Data: b})
-	}
-	r.logFailure(err)
+	r.lost(r.sendReport(r.report(true), func(b []byte) error {
+		return r.fleet.nc.PublishMsg(&nats.Msg{Subject: r.fleet.prefix + reportSubject + r.name, Header: h, Data: b})
+	}))
 }
 
 // answer sends the report to the inbox of a question. The question names the role
 // whose processes send more than a summary.
 func (r *Reporter) answer(question *nats.Msg) {
 	var q reportv1.ReportRequest
-	if err := proto.Unmarshal(question.Data, &q); err != nil || question.Reply == "" {
-		r.fleet.log.Warn("cannot answer a question for reports", "subject", question.Subject, "error", err)
+	if err := cmp.Or(proto.Unmarshal(question.Data, &q), checkReply(question)); err != nil {
+		r.fleet.log.Warn("cannot answer a question for reports", "error", err)
 		return
 	}
-	role, _, _ := strings.Cut(r.name, ".")
-	r.logFailure(r.fleet.answer(question, r.name, r.report(q.GetWhole() != role)))
+	r.lost(r.fleet.answer(question, r.name, r.report(q.GetWhole() != r.role())))
 }
 
-func (r *Reporter) logFailure(err error) {
-	if err != nil {
-		r.fleet.log.Debug("report not published", "error", err)
-	}
+// role returns the role of the process, which its name begins with.
+func (r *Reporter) role() string {
+	role, _, _ := strings.Cut(r.name, ".")
+	return role
 }
 
 // FrontendReports calls handle for the reports of all frontends until ctx is done.

@@ -1,6 +1,9 @@
 package bus
 
 import (
+	"fmt"
+	"strings"
+
 	"meshlog.dev/events"
 	"meshlog.dev/proto/ident"
 	"meshlog.dev/proto/jsapi"
@@ -19,7 +22,11 @@ const (
 	builderRole  roleKind = "builder"
 	frontendRole roleKind = "frontend"
 	operatorRole roleKind = "operator"
+	adminRole    roleKind = "admin"
 )
+
+// reporting are the roles that answer questions for reports.
+var reporting = []roleKind{builderRole, frontendRole, watcherRole}
 
 // Watcher returns the role of the watchers of a shard.
 func Watcher(s ident.Shard) Role { return Role{kind: watcherRole, shard: s} }
@@ -28,6 +35,19 @@ func Watcher(s ident.Shard) Role { return Role{kind: watcherRole, shard: s} }
 // Each of its connections has the role of one Watcher.
 func Watchers(source string) Role {
 	return Role{kind: watcherRole, shard: ident.Shard{Source: source}}
+}
+
+// ParseWatcher returns the role of a watcher that SOURCE/INSTANCE names, or SOURCE/*
+// for one that watches all instances.
+func ParseWatcher(name string) (Role, error) {
+	source, instance, _ := strings.Cut(name, "/")
+	switch {
+	case source == "" || instance == "":
+		return Role{}, fmt.Errorf("%q: want SOURCE/INSTANCE, as in file/default", name)
+	case instance == anyToken:
+		return Watchers(source), nil
+	}
+	return Watcher(ident.Shard{Source: source, Instance: instance}), nil
 }
 
 // Builder returns the role of builders.
@@ -39,6 +59,11 @@ func Frontend() Role { return Role{kind: frontendRole} }
 // Operator returns the role of the command line.
 func Operator() Role { return Role{kind: operatorRole} }
 
+// Admin returns the role of the administrator, which makes, changes and deletes
+// streams. It has no limits: only the command line uses it, for the few commands
+// that need it.
+func Admin() Role { return Role{kind: adminRole} }
+
 // String returns the role's name as a token, for its user and for files.
 func (r Role) String() string {
 	switch {
@@ -49,6 +74,9 @@ func (r Role) String() string {
 	}
 	return string(r.kind)
 }
+
+// KeyName returns the name of the file with the key of the role's user.
+func (r Role) KeyName() string { return r.String() + ".nk" }
 
 // Shard returns the shard of a watcher, without an instance for Watchers. ok is
 // false for other roles.
@@ -65,8 +93,13 @@ func (r Role) shardTokens() string {
 // inboxes returns the prefix of the inboxes of the role's processes. They may share
 // a user, whose permissions name it, so it depends on the role only.
 func (r Role) inboxes() string {
-	if r.kind == watcherRole {
+	switch r.kind {
+	case watcherRole:
 		return inboxPrefix + string(r.kind) + "." + r.shardTokens()
+	case adminRole:
+		// The command line's: with an operator's key in place of the administrator's,
+		// the server then denies the request and not the inbox, and the error says so.
+		return Operator().inboxes()
 	}
 	return inboxPrefix + string(r.kind)
 }
@@ -79,7 +112,8 @@ type Permissions struct {
 }
 
 // Permissions returns the permissions that the functions of this package need: for
-// the fleet and the lease. Log and version chain have their own.
+// the fleet and the lease. Log and version chain have their own. Those of Admin are
+// empty: it may do everything.
 func (r Role) Permissions(domain string) Permissions {
 	prefix := fleetPrefix(domain)
 	p := Permissions{Publish: []string{jsapi.AccountInfo}, Subscribe: []string{r.inboxes() + ".>"}}
@@ -87,24 +121,69 @@ func (r Role) Permissions(domain string) Permissions {
 	case watcherRole:
 		shard := r.shardTokens()
 		p.Publish = append(p.Publish, prefix+digestsSubject, prefix+reportSubject+watcherName(anyToken, shard))
-		p.Subscribe = append(p.Subscribe, prefix+listingSubject+shard, prefix+askSubject)
+		p.Subscribe = append(p.Subscribe, prefix+listingSubject+shard, prefix+askSubject+string(r.kind))
 		p.Answers = true
 	case builderRole:
-		// A builder may publish to all inboxes. With Answers, the server would
-		// remember a reply for each record of the log.
+		// A builder may publish to all replies that the server has rewritten. With
+		// Answers, the server would remember a reply for each record of the log.
 		p.Publish = append(p.Publish,
-			inboxPrefix+">", prefix+tickSubject, prefix+listingSubject+"*.*", prefix+reportSubject+builderName(anyToken))
+			replyPrefix+">", prefix+tickSubject, prefix+listingSubject+"*.*", prefix+reportSubject+builderName(anyToken))
 		p.Publish = append(p.Publish, leasePermissions(domain)...)
 		p.Subscribe = append(p.Subscribe, leaseSubject(domain),
-			prefix+digestsSubject, prefix+tickSubject, prefix+reportSubject+">", prefix+askSubject)
+			prefix+digestsSubject, prefix+tickSubject, prefix+reportSubject+">", prefix+askSubject+string(r.kind))
 	case frontendRole:
 		p.Publish = append(p.Publish, prefix+reportSubject+frontendName(anyToken))
-		p.Subscribe = append(p.Subscribe, prefix+tickSubject, prefix+askSubject, prefix+proxySubject)
+		p.Subscribe = append(p.Subscribe, prefix+tickSubject, prefix+askSubject+string(r.kind), prefix+proxySubject)
 		p.Answers = true
 	case operatorRole:
 		p.Publish = append(p.Publish,
-			prefix+askSubject, prefix+proxySubject, prefix+listingSubject+"*.*", jsapi.StreamInfo+leaseStream, jsapi.StreamUpdate+leaseStream)
-		p.Subscribe = append(p.Subscribe, prefix+">")
+			prefix+proxySubject, prefix+listingSubject+"*.*", jsapi.StreamInfo+leaseStream)
+		for _, asked := range reporting {
+			p.Publish = append(p.Publish, prefix+askSubject+string(asked))
+		}
+		p.Subscribe = append(p.Subscribe, prefix+tickSubject, prefix+reportSubject+">")
+	case adminRole:
+		return Permissions{}
 	}
 	return p
+}
+
+// Way is how a message reaches the clients that it is for, if each role has its own
+// account.
+type Way int
+
+// Ways of messages.
+const (
+	Stored   Way = iota // JetStream takes it: a record, or a request to its API
+	Asked               // a request, which a process of another role answers
+	Gathered            // a request, which many processes answer, or one with several messages
+	Told                // a message to other roles, without an answer
+	Inside              // a reply
+)
+
+// WayOf returns the way of the messages under a subject of Permissions.
+func WayOf(domain, subject string) Way {
+	after, fleet := strings.CutPrefix(subject, fleetPrefix(domain))
+	switch {
+	case isInbox(subject):
+		return Inside
+	case !fleet:
+		return Stored
+	case after == digestsSubject:
+		return Asked
+	case after == proxySubject, strings.HasPrefix(after, askSubject):
+		return Gathered
+	}
+	return Told
+}
+
+// replyPrefix begins the replies of requests from other accounts: the server puts
+// its own in place of the client's, and refuses clients that name one.
+const replyPrefix = "_R_."
+
+// isInbox reports whether a subject is a place for answers. A process of ours
+// answers there only: a request may name any subject as its reply, and with the
+// rights of the process that answers, the answer could be stored as a record.
+func isInbox(reply string) bool {
+	return strings.HasPrefix(reply, inboxPrefix) || strings.HasPrefix(reply, replyPrefix)
 }

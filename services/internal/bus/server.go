@@ -1,7 +1,6 @@
 package bus
 
 import (
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -9,32 +8,52 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nkeys"
 )
 
 // ServerOptions describe an embedded server.
 type ServerOptions struct {
 	// Dir is the data directory; the server makes it if it is missing. It keeps
-	// JetStream in Dir/nats and its address in Dir/bus, and locks Dir/lock.
+	// JetStream in Dir/nats, its users in Dir/auth and its address in Dir/bus, and
+	// locks Dir/lock.
 	Dir string
 	// Listen is the TCP address; port 0 takes a free one. Empty: only
 	// connections within this process, and no bus file.
 	Listen string
-	Log    *slog.Logger
+	// Accounts writes AccountsName, a configuration with the accounts of all roles,
+	// and the keys of their users into Dir/auth; see busauth.Accounts. nil: only
+	// connections within this process without a role, as administrator.
+	Accounts func(dir string) error
+	Log      *slog.Logger
 }
+
+// AccountsName is the name of the file with the accounts.
+const AccountsName = "auth.conf"
+
+// Names of accounts.
+const (
+	// HubAccount has the streams.
+	HubAccount = "MESHLOG"
+	// SystemAccount is the server's own. It has no user.
+	SystemAccount = "SYS"
+)
 
 // Server is a NATS server in this process, with JetStream on disk. It syncs every
 // write to the disk before it acknowledges it.
 type Server struct {
-	ns    *server.Server
-	lock  *os.File
-	file  string // path of the bus file; empty if there is none
-	url   string
-	token string
+	ns   *server.Server
+	lock *os.File
+	file string // path of the bus file; empty if there is none
+	url  string
+	auth string        // directory of the keys; empty if there are no roles
+	own  nkeys.KeyPair // key of the administrator within this process
 	// temporary is the directory of a copy; Close removes it.
 	temporary string
 }
@@ -64,21 +83,25 @@ func StartServer(o ServerOptions) (_ *Server, err error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{lock: lock, token: rand.Text()}
+	s := &Server{lock: lock}
 	defer func() {
 		if err != nil {
 			s.Close()
 		}
 	}()
-	opts := &server.Options{
-		ServerName: "meshlog", DontListen: o.Listen == "", NoSigs: true,
-		Authorization: s.token,
-		JetStream:     true, StoreDir: filepath.Join(o.Dir, streamsDir), SyncAlways: true,
-		JetStreamMaxStore: maxStreamBytes, JetStreamMaxMemory: maxMemoryBytes,
-		JetStreamLimits:  server.JSLimitOpts{DefaultMaxConsumers: streamConsumers},
-		LameDuckDuration: lameDuckInAll, LameDuckGracePeriod: lameDuckGrace,
+	if err := adoptStreams(o.Dir); err != nil {
+		return nil, err
 	}
-	if o.Listen != "" {
+	opts, err := s.accounts(o)
+	if err != nil {
+		return nil, fmt.Errorf("accounts of the embedded bus: %w", err)
+	}
+	opts.ServerName, opts.NoSigs, opts.NoLog = "meshlog", true, true
+	opts.JetStream, opts.StoreDir, opts.SyncAlways = true, filepath.Join(o.Dir, streamsDir), true
+	opts.JetStreamMaxStore, opts.JetStreamMaxMemory = maxStreamBytes, maxMemoryBytes
+	opts.JetStreamLimits = server.JSLimitOpts{DefaultMaxConsumers: streamConsumers}
+	opts.LameDuckDuration, opts.LameDuckGracePeriod = lameDuckInAll, lameDuckGrace
+	if opts.DontListen = o.Listen == ""; !opts.DontListen {
 		if opts.Host, opts.Port, err = splitListen(o.Listen); err != nil {
 			return nil, err
 		}
@@ -101,7 +124,7 @@ func StartServer(o ServerOptions) (_ *Server, err error) {
 	}
 	s.url = s.ns.ClientURL()
 	s.file = filepath.Join(o.Dir, FileName)
-	if err := (File{URL: s.url, Token: s.token, PID: os.Getpid()}).write(s.file); err != nil {
+	if err := (File{URL: s.url, PID: os.Getpid()}).write(s.file); err != nil {
 		return nil, err
 	}
 	return s, nil
@@ -125,8 +148,75 @@ func splitListen(addr string) (host string, port int, err error) {
 // URL returns the address of the server, empty if it does not listen.
 func (s *Server) URL() string { return s.url }
 
-// Token returns the token that clients of the server need.
-func (s *Server) Token() string { return s.token }
+// accounts returns options with the accounts, and makes the key of the
+// administrator within this process.
+func (s *Server) accounts(o ServerOptions) (*server.Options, error) {
+	opts := new(server.Options)
+	var err error
+	switch {
+	case o.Accounts != nil:
+		s.auth = filepath.Join(o.Dir, authDir)
+		if err := o.Accounts(s.auth); err != nil {
+			return nil, err
+		}
+		opts, err = server.ProcessConfigFile(filepath.Join(s.auth, AccountsName))
+	case o.Listen != "":
+		err = errors.New("a server that listens needs accounts for its clients")
+	default:
+		err = opts.ProcessConfigString(fmt.Sprintf("accounts { %s {}, %s { jetstream: enabled } }\nsystem_account: %[1]s\n", SystemAccount, HubAccount))
+	}
+	if err != nil {
+		return nil, err
+	}
+	if s.own, err = nkeys.CreateUser(); err != nil {
+		return nil, err
+	}
+	public, err := s.own.PublicKey()
+	if err != nil {
+		return nil, err
+	}
+	hub := slices.IndexFunc(opts.Accounts, func(a *server.Account) bool { return a.Name == HubAccount })
+	if hub < 0 {
+		return nil, fmt.Errorf("there is no account %s", HubAccount)
+	}
+	opts.Nkeys = append(opts.Nkeys, &server.NkeyUser{Nkey: public, Account: opts.Accounts[hub]})
+	return opts, nil
+}
+
+// key returns the option with which a client in this process connects. A client
+// without a role is the administrator.
+func (s *Server) key(r Role) (nats.Option, error) {
+	if r != (Role{}) && s.auth != "" {
+		path, err := keyOf(filepath.Join(filepath.Dir(s.auth), FileName), r)
+		if err != nil {
+			return nil, err
+		}
+		return nats.NkeyOptionFromSeed(path)
+	}
+	public, err := s.own.PublicKey()
+	return nats.Nkey(public, s.own.Sign), err
+}
+
+// adoptStreams moves the streams in a data directory of an older build, which had
+// one account for all, to the account of this build. Sequences and settings stay.
+func adoptStreams(dir string) error {
+	old, hub := accountDir(dir, server.DEFAULT_GLOBAL_ACCOUNT), accountDir(dir, HubAccount)
+	if _, err := os.Stat(old); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if _, err := os.Stat(hub); err == nil {
+		return fmt.Errorf("%s and %s both hold streams: an older build has run on this directory after a newer one; move one of the two away", old, hub)
+	}
+	if err := os.Rename(old, hub); err != nil {
+		return fmt.Errorf("streams of an older build: %w", err)
+	}
+	return nil
+}
+
+// accountDir returns the directory with the streams of an account.
+func accountDir(dir, account string) string {
+	return filepath.Join(dir, streamsDir, server.JetStreamStoreDir, account)
+}
 
 // Close disconnects the clients and stops the server. Close the connections of this
 // process first, so that no request is cut off.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"os"
@@ -15,13 +16,16 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/nats-io/nkeys"
+
+	"meshlog.dev/proto/ident"
 )
 
 var quiet = slog.New(slog.DiscardHandler)
 
 func startServer(t *testing.T, dir string) *Server {
 	t.Helper()
-	s, err := StartServer(ServerOptions{Dir: dir, Listen: "127.0.0.1:0", Log: quiet})
+	s, err := StartServer(ServerOptions{Dir: dir, Listen: "127.0.0.1:0", Accounts: administrator, Log: quiet})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -31,6 +35,23 @@ func startServer(t *testing.T, dir string) *Server {
 		}
 	})
 	return s
+}
+
+// administrator writes accounts without any role but the administrator's.
+func administrator(dir string) error {
+	key, err := nkeys.CreateUser()
+	if err != nil {
+		return err
+	}
+	seed, err := key.Seed()
+	if err != nil {
+		return err
+	}
+	public, err := key.PublicKey()
+	return errors.Join(err, os.MkdirAll(dir, 0o700), os.WriteFile(filepath.Join(dir, "admin.nk"), seed, 0o600),
+		os.WriteFile(filepath.Join(dir, AccountsName), fmt.Appendf(nil, `accounts { SYS {}, MESHLOG { jetstream: enabled, users: [ { nkey: %q } ] } }
+system_account: SYS
+`, public), 0o600))
 }
 
 func connect(t *testing.T, s *Server) *nats.Conn {
@@ -52,13 +73,13 @@ func TestServerWritesBusFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	if info.Mode().Perm() != 0o600 {
-		t.Errorf("%s has mode %v, want 0600: it holds the token", path, info.Mode().Perm())
+		t.Errorf("%s has mode %v, want 0600", path, info.Mode().Perm())
 	}
 	f, err := ReadBusFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := (File{URL: s.URL(), Token: s.Token(), PID: os.Getpid()}); f != want {
+	if want := (File{URL: s.URL(), PID: os.Getpid()}); f != want {
 		t.Errorf("bus file = %+v, want %+v", f, want)
 	}
 	if err := s.Close(); err != nil {
@@ -113,9 +134,10 @@ func TestServerRefuses(t *testing.T) {
 		o    ServerOptions
 		want []string
 	}{
-		{"directory in use", ServerOptions{Dir: used, Listen: "127.0.0.1:0"}, []string{used, "in use by another process", "stop it"}},
-		{"port in use", ServerOptions{Dir: t.TempDir(), Listen: taken.Addr().String()}, []string{taken.Addr().String(), "address already in use"}},
-		{"no address", ServerOptions{Dir: t.TempDir(), Listen: "localhost"}, []string{"listen address of the bus", "localhost", "missing port"}},
+		{"directory in use", ServerOptions{Dir: used, Listen: "127.0.0.1:0", Accounts: administrator}, []string{used, "in use by another process", "stop it"}},
+		{"port in use", ServerOptions{Dir: t.TempDir(), Listen: taken.Addr().String(), Accounts: administrator}, []string{taken.Addr().String(), "address already in use"}},
+		{"no address", ServerOptions{Dir: t.TempDir(), Listen: "localhost", Accounts: administrator}, []string{"listen address of the bus", "localhost", "missing port"}},
+		{"no accounts", ServerOptions{Dir: t.TempDir(), Listen: "127.0.0.1:0"}, []string{"needs accounts for its clients"}},
 		{"directory is a file", ServerOptions{Dir: file}, []string{file, "not a directory"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -137,11 +159,13 @@ func TestServerRefuses(t *testing.T) {
 func TestConnect(t *testing.T) {
 	dir := t.TempDir()
 	s := startServer(t, dir)
-	good, bad := filepath.Join(dir, "good"), filepath.Join(dir, "bad")
-	for path, token := range map[string]string{good: s.Token() + "\n", bad: "nonsense\n"} {
-		if err := os.WriteFile(path, []byte(token), 0o600); err != nil {
-			t.Fatal(err)
-		}
+	good, bad := filepath.Join(dir, authDir, "admin.nk"), filepath.Join(t.TempDir(), "admin.nk")
+	if err := administrator(filepath.Dir(bad)); err != nil {
+		t.Fatal(err)
+	}
+	token := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(token, []byte("nonsense\n"), 0o600); err != nil {
+		t.Fatal(err)
 	}
 	for _, c := range []struct {
 		name string
@@ -150,10 +174,14 @@ func TestConnect(t *testing.T) {
 	}{
 		{"in process", ConnectOptions{Server: s}, ""},
 		{"bus file", ConnectOptions{URL: filepath.Join(dir, FileName)}, ""},
-		{"token file", ConnectOptions{URL: s.URL(), TokenFile: good}, ""},
-		{"wrong token", ConnectOptions{URL: s.URL(), TokenFile: bad}, "Authorization Violation; it does not take "},
-		{"no token", ConnectOptions{URL: s.URL()}, "Authorization Violation; it does not take "},
-		{"no token file", ConnectOptions{URL: s.URL(), TokenFile: good + "x"}, "goodx: no such file"},
+		{"bus file, without the role", ConnectOptions{URL: filepath.Join(dir, FileName), Role: Frontend()}, "auth/frontend.nk; was the file moved"},
+		{"bus file, another shard", ConnectOptions{URL: filepath.Join(dir, FileName), Role: Watcher(ident.Shard{Source: "a", Instance: "b"})}, "start `meshlog up` with --bus-watcher a/b"},
+		{"bus file and key", ConnectOptions{URL: filepath.Join(dir, FileName), NkeyFile: good}, "do not give another token or credentials"},
+		{"key", ConnectOptions{URL: s.URL(), NkeyFile: good}, ""},
+		{"wrong key", ConnectOptions{URL: s.URL(), NkeyFile: bad}, "Authorization Violation; it does not take "},
+		{"token", ConnectOptions{URL: s.URL(), TokenFile: token}, "Authorization Violation; it does not take "},
+		{"no credentials", ConnectOptions{URL: s.URL()}, "Authorization Violation; it does not take "},
+		{"no token file", ConnectOptions{URL: s.URL(), TokenFile: token + "x"}, "tokenx: no such file"},
 		{"no bus file", ConnectOptions{URL: filepath.Join(dir, "nowhere")}, "nothing runs on this data directory"},
 		{"no server", ConnectOptions{URL: "nats://127.0.0.1:1"}, "127.0.0.1:1: nats: no servers available for connection; is it running there?"},
 		{"no address", ConnectOptions{}, "give --bus"},
@@ -176,7 +204,7 @@ func TestConnect(t *testing.T) {
 }
 
 // Each connection attempt reads the bus file again, because a restarted server has
-// another address and another token.
+// another address, and here the administrator a new key.
 func TestReconnectAfterServerRestart(t *testing.T) {
 	dir := t.TempDir()
 	first := startServer(t, dir)
@@ -191,14 +219,11 @@ func TestReconnectAfterServerRestart(t *testing.T) {
 	if err := first.Close(); err != nil {
 		t.Fatal(err)
 	}
-	second := startServer(t, dir)
+	startServer(t, dir)
 	select {
 	case <-renewed:
 	case <-t.Context().Done():
 		t.Fatal("not reconnected")
-	}
-	if second.Token() == first.Token() {
-		t.Error("the restarted server accepts the old token")
 	}
 }
 

@@ -135,8 +135,13 @@ func (s StreamState) Apply(ctx context.Context, nc *Conn) error {
 	c := s.wants
 	c.Description, c.Metadata, c.Placement = s.Is.Description, s.Is.Metadata, s.Is.Placement
 	c.FirstSeq, c.ConsumerLimits, c.Compression, c.MirrorDirect = s.Is.FirstSeq, s.Is.ConsumerLimits, s.Is.Compression, s.Is.MirrorDirect
-	if _, err := js.UpdateStream(ctx, c); err != nil {
-		return fmt.Errorf("stream %s: %w", s.Name, jsapi.Explain(nc, err, jsapi.StreamUpdate+s.Name))
+	_, err = js.UpdateStream(ctx, c)
+	if err == nil {
+		return nil
 	}
-	return nil
+	err = jsapi.Explain(nc, err, jsapi.StreamUpdate+s.Name)
+	if errors.As(err, new(*jsapi.DeniedError)) {
+		err = fmt.Errorf("%w; only the administrator changes streams: give its key, --bus-nkey DIR/%s", err, Admin().KeyName())
+	}
+	return fmt.Errorf("stream %s: %w", s.Name, err)
 }

@@ -9,7 +9,7 @@ import (
 const (
 	tickSubject    = "tick"
 	digestsSubject = "digests"
-	askSubject     = "ask"
+	askSubject     = "ask." // then the role that is asked
 	proxySubject   = "proxy"
 	listingSubject = "listing." // then source and instance
 	reportSubject  = "report."  // then the name of the process

@@ -1,6 +1,7 @@
 package busauth
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -30,120 +31,10 @@ var roles = []bus.Role{bus.Builder(), bus.Frontend(), bus.Operator(), bus.Watche
 
 var clusters = bus.Watchers("kubernetes")
 
-func states(all []File) map[string]string {
-	m := map[string]string{}
-	for _, f := range all {
-		m[filepath.Base(f.Path)] = f.State
-	}
-	return m
-}
-
-func TestWriteUsers(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "auth")
-	read := func(name string) string {
-		t.Helper()
-		b, err := os.ReadFile(filepath.Join(dir, name))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return string(b)
-	}
-	write := func(roles []bus.Role, want map[string]string) {
-		t.Helper()
-		got, err := WriteUsers(dir, "mesh", roles)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if diff := cmp.Diff(want, states(got)); diff != "" {
-			t.Errorf("files (-want +got):\n%s", diff)
-		}
-	}
-	write(roles, map[string]string{"auth.conf": "new", "builder.nk": "new", "frontend.nk": "new", "operator.nk": "new", "watcher-file-default.nk": "new"})
-	conf, key := read("auth.conf"), read("builder.nk")
-	info, err := os.Stat(filepath.Join(dir, "builder.nk"))
-	if err != nil || info.Mode() != 0o600 {
-		t.Errorf("the key's mode is %v, %v", info.Mode(), err)
-	}
-	write(roles, map[string]string{"auth.conf": "kept", "builder.nk": "kept", "frontend.nk": "kept", "operator.nk": "kept", "watcher-file-default.nk": "kept"})
-	write(roles[:3], map[string]string{"auth.conf": "changed", "builder.nk": "kept", "frontend.nk": "kept", "operator.nk": "kept", "watcher-file-default.nk": "unused"})
-	if strings.Contains(read("auth.conf"), "watcher") {
-		t.Error("a role that was left out is still a user")
-	}
-	write(roles, map[string]string{"auth.conf": "changed", "builder.nk": "kept", "frontend.nk": "kept", "operator.nk": "kept", "watcher-file-default.nk": "kept"})
-	if read("auth.conf") != conf || read("builder.nk") != key {
-		t.Error("writing the same users again changed them")
-	}
-
-	// A key that was deleted is replaced.
-	if err := os.Remove(filepath.Join(dir, "builder.nk")); err != nil {
+func must(t testing.TB, errs ...error) {
+	t.Helper()
+	if err := errors.Join(errs...); err != nil {
 		t.Fatal(err)
-	}
-	write(roles, map[string]string{"auth.conf": "changed", "builder.nk": "new", "frontend.nk": "kept", "operator.nk": "kept", "watcher-file-default.nk": "kept"})
-
-	// WriteUsers never overwrites a file that a user has written.
-	for _, content := range []string{"mine", read("auth.conf") + "\n"} {
-		if err := os.WriteFile(filepath.Join(dir, "auth.conf"), []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := WriteUsers(dir, "mesh", roles); err == nil || !strings.Contains(err.Error(), "was changed since") {
-			t.Errorf("a file of a user: %v", err)
-		}
-		if read("auth.conf") != content {
-			t.Error("a file of a user was overwritten")
-		}
-	}
-	if _, err := WriteUsers(dir, "mesh", append(roles, roles[0])); err == nil || !strings.Contains(err.Error(), "builder: is named twice") {
-		t.Errorf("a role twice: %v", err)
-	}
-}
-
-// The advice to move a file away is only given if the file holds no key. Servers may
-// know a key that cannot be read.
-func TestWriteUsersKeepsKeys(t *testing.T) {
-	dir := t.TempDir()
-	path := filepath.Join(dir, KeyName(roles[0]))
-	if err := os.WriteFile(path, []byte("no key"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := WriteUsers(dir, "mesh", roles); err == nil || !strings.Contains(err.Error(), "move the file away") {
-		t.Errorf("a file without a key: %v", err)
-	}
-	if err := errors.Join(os.Remove(path), os.Mkdir(path, 0o700)); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := WriteUsers(dir, "mesh", roles); err == nil || strings.Contains(err.Error(), "move the file away") {
-		t.Errorf("a file that cannot be read: %v", err)
-	}
-}
-
-func TestWriteCertificates(t *testing.T) {
-	dir, now := t.TempDir(), time.Now()
-	write := func(now time.Time, names []string, want map[string]string) {
-		t.Helper()
-		got, err := WriteCertificates(dir, names, now)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if diff := cmp.Diff(want, states(got)); diff != "" {
-			t.Errorf("files (-want +got):\n%s", diff)
-		}
-	}
-	all := func(certs string) map[string]string {
-		return map[string]string{"ca.pem": "kept", "ca.key": "kept", "server.pem": certs, "server.key": "kept", "client.pem": certs, "client.key": "kept"}
-	}
-	write(now, []string{"a", "127.0.0.1"}, map[string]string{
-		"ca.pem": "new", "ca.key": "new", "server.pem": "new", "server.key": "new", "client.pem": "new", "client.key": "new",
-	})
-	write(now, []string{"a", "127.0.0.1"}, all("kept"))
-	other := all("kept")
-	other["server.pem"] = "changed"
-	write(now, []string{"b", "127.0.0.1"}, other)
-	write(now.AddDate(0, 11, 15), []string{"b", "127.0.0.1"}, all("changed"))
-	if err := os.Remove(filepath.Join(dir, "ca.key")); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := WriteCertificates(dir, []string{"b"}, now); err == nil || !strings.Contains(err.Error(), "your own authority") {
-		t.Errorf("without the authority's key: %v", err)
 	}
 }
 
@@ -202,7 +93,7 @@ func (s *secured) in(name string) string { return filepath.Join(s.dir, name) }
 
 func (s *secured) options(r bus.Role) bus.ConnectOptions {
 	return bus.ConnectOptions{
-		URL: "tls://" + s.server.Addr().String(), NkeyFile: s.in(KeyName(r)), Role: r, Name: r.String() + "-1",
+		URL: "tls://" + s.server.Addr().String(), NkeyFile: s.in(r.KeyName()), Role: r, Name: r.String() + "-1",
 		CAFile: s.in("ca.pem"), CertFile: s.in("client.pem"), KeyFile: s.in("client.key"),
 		Log: slog.New(slog.DiscardHandler),
 	}
@@ -433,7 +324,7 @@ func TestDenied(t *testing.T) {
 		"reports": {bus.Frontend(), func(nc *bus.Conn) error {
 			_, err := fleet(nc).Reports(t.Context(), bus.Summary)
 			return err
-		}, "meshlog.fleet.mesh.ask"},
+		}, "meshlog.fleet.mesh.ask."},
 		"digests": {bus.Frontend(), func(nc *bus.Conn) error {
 			_, err := fleet(nc).Digests(t.Context(), files, "1", nil)
 			return err
@@ -472,7 +363,7 @@ func TestWatchers(t *testing.T) {
 		{files, false},
 	} {
 		o := s.options(bus.Watcher(test.shard))
-		o.NkeyFile = s.in(KeyName(clusters))
+		o.NkeyFile = s.in(clusters.KeyName())
 		nc, err := bus.Connect(o)
 		if err != nil {
 			t.Fatal(err)
@@ -496,7 +387,8 @@ func TestWatchers(t *testing.T) {
 	}
 }
 
-// Only an operator reads and changes the settings of streams.
+// An operator reads the settings of streams, only the administrator changes them: with
+// other settings a stream republishes its records into another one.
 func TestStreams(t *testing.T) {
 	s := start(t)
 	builder, operator := s.connect(bus.Builder()), s.connect(bus.Operator())
@@ -542,11 +434,14 @@ func TestStreams(t *testing.T) {
 	if diff := cmp.Diff(map[string][]bus.Difference{"MESHLOG_EVENTS": age, "MESHLOG_VERSIONS": age}, got); diff != "" {
 		t.Errorf("differences (-want +got):\n%s", diff)
 	}
-	if err := states[0].Apply(t.Context(), builder); err == nil || !strings.Contains(err.Error(), "may not publish to $JS.API.STREAM.UPDATE.MESHLOG_EVENTS") {
-		t.Errorf("a builder changes settings: %v", err)
+	for _, nc := range []*bus.Conn{builder, operator} {
+		err := states[0].Apply(t.Context(), nc)
+		if err == nil || !strings.Contains(err.Error(), "may not publish to $JS.API.STREAM.UPDATE.MESHLOG_EVENTS") || !strings.Contains(err.Error(), "--bus-nkey DIR/admin.nk") {
+			t.Errorf("%s changes settings: %v", nc.Opts.Name, err)
+		}
 	}
 	for _, state := range states[:2] {
-		if err := state.Apply(t.Context(), operator); err != nil {
+		if err := state.Apply(t.Context(), s.connect(bus.Admin())); err != nil {
 			t.Error(err)
 		}
 	}
@@ -554,5 +449,43 @@ func TestStreams(t *testing.T) {
 		if len(state.Differences) > 0 {
 			t.Errorf("%s: still has wrong settings after Apply: %+v", state.Name, state.Differences)
 		}
+	}
+}
+
+// The account of a watcher that is added while servers run reaches the streams after the
+// second reload, as bus-auth says. Other watchers keep their connections.
+func TestNewAccount(t *testing.T) {
+	s := start(t)
+	if _, err := natslog.EnsureStream(t.Context(), s.connect(bus.Builder()), natslog.StreamOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	begin := func(shard ident.Shard) error {
+		nc := s.connect(bus.Watcher(shard))
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		log, err := natslog.Open(ctx, nc, natslog.Options{Shard: &shard})
+		if err != nil {
+			return err
+		}
+		defer log.Close()
+		_, err = log.Append(ctx, []events.Event{{ID: "x/" + shard.String(), Body: &events.Begin{Shard: shard, Session: "1", Holder: "h"}}}, events.Fence{})
+		return err
+	}
+	must(t, begin(files))
+	old := s.connect(bus.Watcher(files))
+	lost := old.StatusChanged(nats.DISCONNECTED, nats.RECONNECTING)
+
+	added := ident.Shard{Source: "consul", Instance: "dc1"}
+	got, err := WriteUsers(s.dir, "mesh", append(roles, clusters, bus.Watcher(added)))
+	must(t, err)
+	if state := states(got)["auth.conf"]; state != "extended" {
+		t.Errorf("auth.conf is %s, want extended", state)
+	}
+	must(t, s.server.Reload(), s.server.Reload())
+	must(t, begin(added), begin(files))
+	select {
+	case <-lost:
+		t.Error("another watcher lost its connection")
+	default:
 	}
 }

@@ -47,20 +47,14 @@ func WriteCertificates(dir string, names []string, now time.Time) ([]File, error
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
 	}
-	a, files, err := ensureAuthority(dir, now)
+	a, files, err := ensureAuthority(dir, caName, "meshlog, for tests only", now)
 	if err != nil {
 		return nil, err
 	}
 	server := x509.Certificate{
 		Subject: pkix.Name{CommonName: "meshlog bus"}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	}
-	for _, n := range names {
-		if ip := net.ParseIP(n); ip != nil {
-			server.IPAddresses = append(server.IPAddresses, ip)
-		} else {
-			server.DNSNames = append(server.DNSNames, n)
-		}
-	}
+	named(&server, names)
 	client := x509.Certificate{
 		Subject: pkix.Name{CommonName: "meshlog"}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	}
@@ -81,15 +75,15 @@ type authority struct {
 	key  crypto.Signer
 }
 
-func ensureAuthority(dir string, now time.Time) (authority, []File, error) {
-	path := filepath.Join(dir, caName)
+func ensureAuthority(dir, name, about string, now time.Time) (authority, []File, error) {
+	path := filepath.Join(dir, name)
 	_, certErr := os.Stat(path + certSuffix)
 	_, keyErr := os.Stat(path + keySuffix)
 	if certErr == nil && errors.Is(keyErr, fs.ErrNotExist) {
 		return authority{}, nil, fmt.Errorf("%s: its key is missing: sign the certificates with your own authority, or move the file away", path+certSuffix)
 	}
 	template := &x509.Certificate{
-		Subject: pkix.Name{CommonName: "meshlog, for tests only"},
+		Subject: pkix.Name{CommonName: about},
 		IsCA:    true, BasicConstraintsValid: true, MaxPathLenZero: true,
 		KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageCRLSign,
 		NotAfter: now.AddDate(caYears, 0, 0),

@@ -1,9 +1,18 @@
 // Package busauth writes the configuration of NATS servers for the processes of a
-// mesh: a user for each role, with exactly the permissions that the role's code
-// needs, and certificates for tests and demos.
+// mesh: accounts and a user for each role, with exactly the permissions that the
+// role's code needs, certificates for tests and demos, and the secrets with which
+// servers of a cluster know each other.
 //
-// The packages that use subjects compute the permissions for them, so the two
-// cannot differ.
+// The streams are in an account of administrators, MESHLOG. Every other role, and
+// the watchers of each shard, have an account of their own, which reaches the
+// streams and the other roles through private imports. JetStream publishes answers
+// without checking the rights of the client that asked, to any subject that the
+// client names (BUS-2): with accounts, the answer stays in the client's own.
+//
+// The packages that use subjects compute the permissions for them, and the accounts
+// follow from the permissions, so that none of the three can differ. A new role needs
+// its subjects in [bus.Role] and in Permissions, and its requests in TestAttacksByReply;
+// a new stream counts among those of the hub.
 package busauth
 
 import (
@@ -16,6 +25,7 @@ import (
 )
 
 // Permissions returns the permissions of a role on the bus of the mesh called domain.
+// They are the second wall; the role's account is the first.
 func Permissions(r bus.Role, domain string) bus.Permissions {
 	chain := natsfeed.Options{Domain: domain}
 	p := r.Permissions(domain)
@@ -42,10 +52,10 @@ func Permissions(r bus.Role, domain string) bus.Permissions {
 		p.Subscribe = append(p.Subscribe, chain.LiveSubject())
 	case r == bus.Operator():
 		publish(
-			natslog.ReadPermissions(), natslog.UpdatePermissions(),
+			natslog.ReadPermissions(),
 			// Operators approve, and end the sessions of a removed source.
 			subjects(domain, events.OperatorOverlaySubject, events.AnyControlSubject),
-			natsfeed.ReadPermissions(), natsfeed.UpdatePermissions(),
+			natsfeed.ReadPermissions(),
 		)
 		p.Subscribe = append(p.Subscribe, chain.LiveSubject())
 	}

@@ -4,77 +4,107 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	"github.com/nats-io/nkeys"
 
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/internal/bus"
 )
 
 // ConfigName is the name of the file that the servers include.
-const ConfigName = "auth.conf"
-
-// KeyName returns the name of the file with the key of a role's user.
-func KeyName(r bus.Role) string { return r.String() + ".nk" }
+const ConfigName = bus.AccountsName
 
 // File is the result for one file.
 type File struct {
 	Path  string `json:"path"`
-	State string `json:"state"` // new, changed, kept, unused
+	State string `json:"state"` // new, changed, extended, replaced, kept, unused
 }
 
 // States of files.
 const (
 	stateNew     = "new"
 	stateChanged = "changed"
-	stateKept    = "kept"
-	stateUnused  = "unused" // the key of a former user
+	// Accounts were added: servers that run must load the file twice. The imports of
+	// an account that is new with a reload do not work until the next one.
+	stateExtended = "extended"
+	// The file of an older build, with one account for all: the streams must move.
+	stateReplaced = "replaced"
+	stateKept     = "kept"
+	stateUnused   = "unused" // the key of a former user
 )
 
 // WriteUsers writes the users of a mesh into a directory, which it makes if it is
-// missing: ConfigName for the servers, and a key for each role, readable by its
-// owner only. It keeps existing keys, also those of former users, which no server
-// accepts any more.
+// missing: ConfigName for the servers, and a key for each role and the
+// administrator, readable by its owner only. It keeps existing keys, also those of
+// former users, which no server accepts any more, and the accounts of former
+// watchers: a server that runs does not forget an account that a reload removes,
+// and mistakes it if it comes back.
 func WriteUsers(dir, domain string, roles []bus.Role) ([]File, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
 	}
+	roles = append([]bus.Role{bus.Admin()}, roles...)
 	var files []File
 	known := map[string]bool{}
-	users := make([]string, len(roles))
+	keys := make([]string, len(roles))
 	for i, r := range roles {
-		path := filepath.Join(dir, KeyName(r))
+		path := filepath.Join(dir, r.KeyName())
 		if known[path] {
 			return nil, fmt.Errorf("%s: is named twice", r)
 		}
 		known[path] = true
-		user, state, err := ensureKey(path)
+		key, state, err := ensureKey(path)
 		if err != nil {
 			return nil, err
 		}
-		users[i] = user
+		keys[i] = key
 		files = append(files, File{path, state})
 	}
-	former, err := filepath.Glob(filepath.Join(dir, "*.nk"))
+	others, err := filepath.Glob(filepath.Join(dir, "*.nk"))
 	if err != nil {
 		return nil, err
 	}
-	for _, path := range former {
+	for _, path := range others {
 		if !known[path] {
 			files = append(files, File{path, stateUnused})
 		}
 	}
 	path := filepath.Join(dir, ConfigName)
-	state, err := writeConfig(path, config(domain, roles, users))
+	old, err := os.ReadFile(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	former, older := formerWatchers(string(old))
+	content := config(domain, accounts(domain, roles, keys, former))
+	state, err := writeConfig(path, content, 0o644)
 	if err != nil {
 		return nil, err
 	}
+	switch now, _ := formerWatchers(string(content)); {
+	case state != stateChanged:
+	case older:
+		state = stateReplaced
+	case len(now) > len(former):
+		state = stateExtended
+	}
 	return append([]File{{path, state}}, files...), nil
+}
+
+// Accounts returns the function that writes the users of a mesh for an embedded
+// server.
+func Accounts(domain string, roles ...bus.Role) func(dir string) error {
+	return func(dir string) error {
+		_, err := WriteUsers(dir, domain, roles)
+		return err
+	}
 }
 
 // ensureKey returns the public key of the key in a file. It makes a missing file.
@@ -114,43 +144,106 @@ func newKey(path string) error {
 // reveals changes by hand.
 const sumMark = "# sha256 of what follows: "
 
-// config returns the file that the servers include. users are the public keys of the
-// roles.
-func config(domain string, roles []bus.Role, users []string) []byte {
-	var b bytes.Buffer
-	b.WriteString("authorization {\n  users: [\n")
-	for i, r := range roles {
-		p := Permissions(r, domain)
-		fmt.Fprintf(&b, "    # %s\n    { nkey: %q, permissions: {\n", r, users[i])
-		list(&b, "publish", p.Publish)
-		list(&b, "subscribe", p.Subscribe)
-		if p.Answers {
-			// Room for the parts of a large answer.
-			b.WriteString("      allow_responses: { max: 1000, expires: \"1m\" }\n")
-		}
-		b.WriteString("    } }\n")
+// watchersMark begins the line of a configuration that lists the watchers that have
+// an account, as JSON: [["file","default"],["kubernetes",""]].
+const watchersMark = "# watchers with an account: "
+
+// formerWatchers returns the watchers in a configuration; older reports that it is
+// the configuration of an older build, without accounts.
+func formerWatchers(config string) (roles []bus.Role, older bool) {
+	_, rest, found := strings.Cut(config, watchersMark)
+	line, _, _ := strings.Cut(rest, "\n")
+	var shards [][2]string
+	if !found || json.Unmarshal([]byte(line), &shards) != nil {
+		return nil, config != ""
 	}
-	b.WriteString("  ]\n}\n")
+	for _, s := range shards {
+		roles = append(roles, bus.Watcher(ident.Shard{Source: s[0], Instance: s[1]}))
+	}
+	return roles, false
+}
+
+// config returns the file that the servers include.
+func config(domain string, all []*account) []byte {
+	var b bytes.Buffer
+	watchers := [][2]string{}
+	for _, a := range all {
+		if s, ok := a.role.Shard(); ok {
+			watchers = append(watchers, [2]string{s.Source, s.Instance})
+		}
+	}
+	line, err := json.Marshal(watchers)
+	if err != nil {
+		panic(err) // strings always encode
+	}
+	fmt.Fprintf(&b, "%s%s\naccounts {\n  %s {}\n", watchersMark, line, bus.SystemAccount)
+	for _, a := range all {
+		a.write(&b)
+	}
+	fmt.Fprintf(&b, "}\nsystem_account: %s\n", bus.SystemAccount)
 	sum := sha256.Sum256(b.Bytes())
-	head := fmt.Sprintf("# Users of the mesh %q. `meshlog bus-auth` writes this file:\n"+
+	head := fmt.Sprintf("# Accounts of the mesh %q. `meshlog bus-auth` writes this file:\n"+
 		"# do not change it. In the configuration of nats-server: include %q\n%s%s\n", domain, ConfigName, sumMark, hex.EncodeToString(sum[:]))
 	return append([]byte(head), b.Bytes()...)
 }
 
-func list(b *bytes.Buffer, verb string, subjects []string) {
-	fmt.Fprintf(b, "      %s: { allow: [\n", verb)
-	for _, s := range subjects {
-		fmt.Fprintf(b, "        %q\n", s)
+func (a *account) write(b *bytes.Buffer) {
+	fmt.Fprintf(b, "  # %s\n  %q {\n", a.about, a.name)
+	for _, l := range a.limits {
+		fmt.Fprintf(b, "    %s\n", l)
 	}
-	b.WriteString("      ] }\n")
+	b.WriteString("    users: [\n")
+	for _, key := range a.users {
+		fmt.Fprintf(b, "      { nkey: %q", key)
+		if p := a.perms; p != nil {
+			b.WriteString(", permissions: {\n")
+			list(b, "publish", p.Publish)
+			list(b, "subscribe", p.Subscribe)
+			if p.Answers {
+				// Room for the parts of a large answer.
+				b.WriteString("        allow_responses: { max: 1000, expires: \"1m\" }\n")
+			}
+			b.WriteString("      }")
+		}
+		b.WriteString(" }\n")
+	}
+	b.WriteString("    ]\n    exports: [\n")
+	for _, e := range a.exports {
+		more := ""
+		if e.more != "" {
+			more = ", " + e.more
+		}
+		fmt.Fprintf(b, "      { %s: %q, accounts: [%s]%s }\n", e.kind, e.subject, quoted(e.accounts), more)
+	}
+	b.WriteString("    ]\n    imports: [\n")
+	for _, i := range a.imports {
+		fmt.Fprintf(b, "      %s\n", i)
+	}
+	b.WriteString("    ]\n  }\n")
+}
+
+func quoted(names []string) string {
+	var q []string
+	for _, n := range names {
+		q = append(q, strconv.Quote(n))
+	}
+	return strings.Join(q, ", ")
+}
+
+func list(b *bytes.Buffer, verb string, subjects []string) {
+	fmt.Fprintf(b, "        %s: { allow: [\n", verb)
+	for _, s := range subjects {
+		fmt.Fprintf(b, "          %q\n", s)
+	}
+	b.WriteString("        ] }\n")
 }
 
 // writeConfig replaces a configuration unless it was changed by hand.
-func writeConfig(path string, content []byte) (state string, err error) {
+func writeConfig(path string, content []byte, mode fs.FileMode) (state string, err error) {
 	old, err := os.ReadFile(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return stateNew, bus.ReplaceFile(path, content, 0o644)
+		return stateNew, bus.ReplaceFile(path, content, mode)
 	case err != nil:
 		return "", err
 	case bytes.Equal(old, content):
@@ -158,7 +251,7 @@ func writeConfig(path string, content []byte) (state string, err error) {
 	case !untouched(string(old)):
 		return "", fmt.Errorf("%s: was not written by this command, or was changed since; move the file away to get a new one", path)
 	}
-	return stateChanged, bus.ReplaceFile(path, content, 0o644)
+	return stateChanged, bus.ReplaceFile(path, content, mode)
 }
 
 func untouched(config string) bool {

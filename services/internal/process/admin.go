@@ -50,8 +50,18 @@ type page struct {
 // memory of a process that serves.
 const maxPages = 2
 
-// pageTimeout limits the time to write a debug page to a slow client.
-const pageTimeout = time.Minute
+// Limits of a connection to the admin server, which any client that reaches the
+// port may open.
+const (
+	headerTimeout  = 5 * time.Second
+	requestTimeout = 10 * time.Second // with the body
+	// responseTimeout limits the time until a slow client has read a response.
+	// Profiles add the time that they take.
+	responseTimeout = time.Minute
+	idleTimeout     = time.Minute
+	maxHeader       = 64 << 10
+	maxBody         = 64 << 10
+)
 
 // NewAdmin listens on addr; Run serves.
 func NewAdmin(addr string) (*Admin, error) {
@@ -163,16 +173,22 @@ func (a *Admin) run(checks map[string]func() error) (n int, err error) {
 
 // Run serves until ctx is done.
 func (a *Admin) Run(ctx context.Context, log *slog.Logger) error {
-	srv := &http.Server{
-		Handler: a.handler(), ReadHeaderTimeout: 5 * time.Second,
-		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn),
-	}
+	srv := a.server(log)
 	stop := context.AfterFunc(ctx, func() { srv.Close() }) // requests need no drain
 	defer stop()
 	if err := srv.Serve(a.listener); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("admin server: %w", err)
 	}
 	return ctx.Err()
+}
+
+func (a *Admin) server(log *slog.Logger) *http.Server {
+	return &http.Server{
+		Handler:           http.MaxBytesHandler(a.handler(), maxBody),
+		ReadHeaderTimeout: headerTimeout, ReadTimeout: requestTimeout, WriteTimeout: responseTimeout, IdleTimeout: idleTimeout,
+		MaxHeaderBytes: maxHeader,
+		ErrorLog:       slog.NewLogLogger(log.Handler(), slog.LevelWarn),
+	}
 }
 
 func (a *Admin) handler() http.Handler {
@@ -244,7 +260,6 @@ func (a *Admin) page(w http.ResponseWriter, r *http.Request) {
 	select {
 	case a.busy <- struct{}{}:
 		defer func() { <-a.busy }()
-		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(pageTimeout)) // fails for a recorder in a test
 		p.handler(w, r)
 	default:
 		http.Error(w, "too many requests for debug pages; try again", http.StatusServiceUnavailable)

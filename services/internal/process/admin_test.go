@@ -3,12 +3,18 @@ package process
 import (
 	"context"
 	"errors"
+	"io"
 	"iter"
+	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -83,6 +89,117 @@ func TestDebugPagesAreGuarded(t *testing.T) {
 		})
 	}
 }
+
+// A web page of another site cannot make a local browser change or read anything
+// (XDS-10).
+func TestDebugPagesAndOtherSites(t *testing.T) {
+	const here = "127.0.0.1:40000"
+	for _, c := range []struct {
+		name, url string
+		headers   []string
+		code      int
+	}{
+		{"curl", "http://127.0.0.1:15014", nil, 200},
+		{"a page of this server", "http://localhost:15014", []string{"Sec-Fetch-Site", "same-origin", "Origin", "http://localhost:15014"}, 200},
+		{"an address that the user typed", "http://localhost:15014", []string{"Sec-Fetch-Site", "none"}, 200},
+		{"a form of another site", "http://127.0.0.1:15014", []string{"Sec-Fetch-Site", "cross-site", "Origin", "https://evil.example"}, 403},
+		{"an older browser", "http://127.0.0.1:15014", []string{"Origin", "https://evil.example"}, 403},
+		{"a frame without an origin", "http://127.0.0.1:15014", []string{"Origin", "null"}, 403},
+		{"another port of this machine", "http://localhost:15014", []string{"Sec-Fetch-Site", "same-site", "Origin", "http://localhost:3000"}, 403},
+		{"another port, an older browser", "http://localhost:15014", []string{"Origin", "http://localhost:3000"}, 403},
+		{"another scheme", "http://localhost:15014", []string{"Origin", "https://localhost:15014"}, 403},
+		{"a name that now leads here (DNS rebinding)", "http://evil.example:15014", []string{"Sec-Fetch-Site", "same-origin", "Origin", "http://evil.example:15014"}, 403},
+		{"another site with the token", "http://127.0.0.1:15014", []string{"Origin", "https://grafana.example", "Authorization", "Bearer sesame"}, 200},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			a := newAdmin(t)
+			if c.code == 200 {
+				a.TokenFile = settingsFile(t, "sesame\n")
+			}
+			for _, method := range []string{"GET", "PUT", "POST"} {
+				if w := request(a, method, c.url+"/debug/log?level=warn", here, c.headers...); w.Code != c.code {
+					t.Errorf("%s = %d %s, want %d", method, w.Code, w.Body, c.code)
+				}
+			}
+			if got := a.levels.report(); (got.All == "warn") != (c.code == 200) {
+				t.Errorf("the log levels are %v", got)
+			}
+		})
+	}
+}
+
+// A client that sends nothing, or stops within a request, loses its connection
+// (XDS-10).
+func TestAdminEndsIdleConnections(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, c := range []struct {
+			name, sends string
+			after       time.Duration
+		}{
+			{"sends nothing", "", headerTimeout},
+			{"stops within the header", "GET /healthz HTTP/1.1\r\nHost: x\r\n", headerTimeout},
+			{"stops within the body", "POST /debug/log HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-www-form-urlencoded\r\nContent-Length: 100\r\n\r\nlevel", requestTimeout},
+			{"sends no further request", "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n", idleTimeout},
+		} {
+			a := newAdmin(t)
+			server, l := a.server(slog.New(slog.DiscardHandler)), newPipe()
+			served := make(chan error)
+			go func() { served <- server.Serve(l) }()
+			client := l.dial()
+			began := time.Now()
+			if _, err := client.Write([]byte(c.sends)); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := io.Copy(io.Discard, client); err != nil {
+				t.Errorf("%s: %v", c.name, err)
+			}
+			if took := time.Since(began); took != c.after {
+				t.Errorf("a client that %s is disconnected after %s, want %s", c.name, took, c.after)
+			}
+			server.Close()
+			if err := <-served; !errors.Is(err, http.ErrServerClosed) {
+				t.Error(err)
+			}
+		}
+	})
+}
+
+// pipe is a listener in memory for one connection.
+type pipe struct {
+	client, server net.Conn
+	conns          chan net.Conn
+	once           sync.Once
+}
+
+func newPipe() *pipe {
+	p := &pipe{conns: make(chan net.Conn, 1)}
+	p.client, p.server = net.Pipe()
+	return p
+}
+
+func (p *pipe) dial() net.Conn {
+	p.conns <- localConn{p.server}
+	return p.client
+}
+
+func (p *pipe) Accept() (net.Conn, error) {
+	if c, ok := <-p.conns; ok {
+		return c, nil
+	}
+	return nil, net.ErrClosed
+}
+
+func (p *pipe) Close() error {
+	p.once.Do(func() { close(p.conns) })
+	return nil
+}
+
+func (p *pipe) Addr() net.Addr { return p.server.LocalAddr() }
+
+// localConn is a connection that comes from this machine.
+type localConn struct{ net.Conn }
+
+func (localConn) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 40000} }
 
 func TestTokenIsReadAgain(t *testing.T) {
 	a := newAdmin(t)

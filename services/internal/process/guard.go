@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"strings"
 )
@@ -15,7 +16,11 @@ import (
 func (a *Admin) guarded(h http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		switch {
-		case isLocal(r), a.hasToken(r):
+		case a.hasToken(r):
+			h(w, r)
+		case isLocal(r) && isCrossSite(r):
+			http.Error(w, "debug pages are not open to web pages of other sites; open this address itself, or send the token of --admin-token-file", http.StatusForbidden)
+		case isLocal(r):
 			h(w, r)
 		case a.TokenFile == "":
 			http.Error(w, "debug pages are open to this machine only; --admin-token-file opens them to other machines", http.StatusForbidden)
@@ -43,6 +48,26 @@ func isLocal(r *http.Request) bool {
 	}
 	from, _, err := net.SplitHostPort(r.RemoteAddr)
 	return err == nil && net.ParseIP(from).IsLoopback()
+}
+
+// isCrossSite reports whether a web page of another site made a browser send the
+// request: such a page may send simple requests to every address that the
+// browser reaches, and so change the log levels of a process. A browser names the
+// site in headers that a page cannot set. Other clients send none of them.
+func isCrossSite(r *http.Request) bool {
+	switch r.Header.Get("Sec-Fetch-Site") {
+	case "", "same-origin", "none": // none: the user typed the address
+	default:
+		return true
+	}
+	// Browsers without Sec-Fetch-Site send Origin with all that may change
+	// something.
+	origin := r.Header.Get("Origin")
+	if origin == "" {
+		return false
+	}
+	u, err := url.Parse(origin)
+	return err != nil || u.Scheme != "http" || u.Host != r.Host
 }
 
 // hasToken reports whether a request has the token. If the file cannot be read, no

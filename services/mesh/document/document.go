@@ -16,6 +16,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"meshlog.dev/proto/ident"
+	"meshlog.dev/services/mesh/keymaterial"
 	"meshlog.dev/services/mesh/kind"
 	"meshlog.dev/services/mesh/kind/validate"
 	"meshlog.dev/services/mesh/kubeconv"
@@ -79,22 +80,22 @@ func inlineKey(d *manifest.Document) *problem.Diagnostic {
 	e := invalid(d, "", "holds a private key, which every reader of the log could read; give the key to proxies as a file, and name that file here",
 		"replace the key: it is no longer secret")
 	if d.Err != nil {
-		if validate.HasPrivateKey(d.Text()) {
+		if keymaterial.In(d.Text()) != "" {
 			return e
 		}
 		return nil
 	}
-	if !validate.HasPrivateKey(d.Object) {
+	if keymaterial.In(d.Object) == "" {
 		return nil
 	}
 	n := 0
 	for line := range bytes.Lines(d.Object) { // each holds one value
-		if n++; validate.HasPrivateKey(line) {
+		if n++; keymaterial.In(line) != "" {
 			e.Field, e.Line = d.PlaceInObject(n)
 			break
 		}
 	}
-	if validate.HasPrivateKey([]byte(e.Field)) { // as the key of a map
+	if keymaterial.In([]byte(e.Field)) != "" { // as the key of a map
 		e.Field, _, _ = strings.Cut(e.Field, `["`)
 	}
 	return e
@@ -103,7 +104,7 @@ func inlineKey(d *manifest.Document) *problem.Diagnostic {
 // FirstProblem returns the line of the first field that makes the object
 // invalid; if it is valid, the line where it begins.
 func FirstProblem(d *manifest.Document, o Object) int {
-	if found := o.Kind.Validate(o.Message); len(found) > 0 && found[0].Severity == problem.Error {
+	if found := o.Kind.Validate(o.Namespace, o.Message); len(found) > 0 && found[0].Severity == problem.Error {
 		return d.FieldLine(found[0].Field)
 	}
 	return d.Line

@@ -43,7 +43,7 @@ func dump(t *testing.T, file []byte) string {
 			fmt.Fprintf(&b, ": %v; %s\n", bad, bad.Advice)
 		default:
 			fmt.Fprintf(&b, "\n%s\n", payload(t, o))
-			for _, p := range o.Kind.Validate(o.Message) {
+			for _, p := range o.Kind.Validate(o.Namespace, o.Message) {
 				fmt.Fprintf(&b, "line %d: %s: %s; %s\n", d.FieldLine(p.Field), p.Field, p.Reason, p.Advice)
 			}
 		}

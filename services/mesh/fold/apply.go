@@ -20,6 +20,8 @@ type step struct {
 	problems []problem.Diagnostic
 	// Overlays whose rows changed; they are written once, at the end.
 	touched map[string]struct{}
+	// policy: another MeshPolicy may count.
+	policy bool
 }
 
 func (s *step) warn(code, reason, advice, effect string) {
@@ -42,8 +44,12 @@ func (s *step) event(e events.Event) {
 	}
 }
 
-// finish writes the rows of the overlays that changed.
+// finish judges again what a new policy decides otherwise, and writes the rows of
+// the overlays that changed.
 func (s *step) finish() world.Change {
+	if s.policy {
+		s.enforce()
+	}
 	for _, id := range slices.Sorted(maps.Keys(s.touched)) {
 		s.change.Rows = append(s.change.Rows, s.overlays[id].change(id, s.seq))
 		s.change.EndpointsOnly = false
@@ -154,9 +160,11 @@ func (s *step) offer(sh *shard, e *entry, v *value, seq uint64) {
 		// It was judged before.
 	default:
 		sh.setOffered(e, v)
-		good := s.assess(&s.state, e)
-		if good {
+		switch good := s.assess(&s.state, e); {
+		case good:
 			s.setGood(e, v, seq)
+		case e.forbidden():
+			s.setGood(e, nil, seq)
 		}
 		s.problems = append(s.problems, e.diagnostics()...)
 	}
@@ -169,6 +177,7 @@ func (s *step) setGood(e *entry, v *value, seq uint64) {
 	if hashOf(old) == hashOf(v) {
 		return
 	}
+	s.noticePolicy(e.key)
 	e.goodSeq = seq
 	if v == nil {
 		e.goodSeq = 0
@@ -187,6 +196,7 @@ func (s *step) liftOver(k ident.Key, offered ident.Hash) {
 			continue
 		}
 		s.lift(o, k)
+		s.noticePolicy(k)
 		if o.empty() {
 			delete(s.overlays, o.ID)
 		}
@@ -194,8 +204,36 @@ func (s *step) liftOver(k ident.Key, offered ident.Hash) {
 	}
 }
 
+// unread reports whether it is unknown what k's source offers for it: the epoch began
+// without a value for k, and the source was not listed since. An overlay that a builder
+// appends again to an epoch whose base is lost covers k until the source has answered.
+func (s *step) unread(k ident.Key) bool {
+	sh := s.shards[k.Shard()]
+	return s.offeredHash(k).IsZero() && (sh == nil || !sh.Synced)
+}
+
+// liftUnread takes the keys of these kinds that have no value out of the overlays. An
+// alive has shown that the shard has the source's digest, so the source offers none.
+func (s *step) liftUnread(sh *shard, kinds events.Kinds) {
+	absent := func(k ident.Key) bool {
+		return k.Shard() == sh.name && kinds.Cover(k.Kind) && s.offeredHash(k).IsZero()
+	}
+	for _, o := range slices.Collect(maps.Values(s.overlays)) {
+		for k := range maps.Clone(o.values) {
+			if absent(k) {
+				s.liftOver(k, ident.Hash{})
+			}
+		}
+	}
+}
+
 // overlay puts or removes an overlay.
 func (s *step) overlay(e events.Event, o *events.Overlay) {
+	if old := s.overlays[o.ID]; old != nil {
+		for k := range old.values {
+			s.noticePolicy(k)
+		}
+	}
 	if o.Remove {
 		s.gone[o.ID] = struct{}{}
 		s.unsaved.overlay(o.ID)
@@ -210,7 +248,7 @@ func (s *step) overlay(e events.Event, o *events.Overlay) {
 		return
 	}
 	values := slices.DeleteFunc(slices.Clone(o.Values), func(v ident.OverlayValue) bool {
-		late := v.Resource == nil && !s.variant.lies(v.Base, s.offeredHash(v.Key))
+		late := v.Resource == nil && !s.variant.lies(v.Base, s.offeredHash(v.Key)) && !s.unread(v.Key)
 		if late {
 			s.problems = append(s.problems, problem.Diagnostic{
 				Severity: problem.Warning, Code: "overlay-late", Key: v.Key,
@@ -224,8 +262,16 @@ func (s *step) overlay(e events.Event, o *events.Overlay) {
 	over := newOverlay(world.Overlay{
 		ID: o.ID, Kind: o.Kind, Reason: o.Reason, Actor: e.Actor, Observed: e.Observed, Values: values,
 	}, s.seq)
+	if over.Kind == ident.Hold {
+		for _, k := range s.forbiddenIn(over) {
+			delete(over.values, k)
+		}
+	}
 	if !over.empty() {
 		s.setOverlay(over)
 		s.touch(o.ID)
+		for k := range over.values {
+			s.noticePolicy(k)
+		}
 	}
 }

@@ -45,11 +45,13 @@ type Counts struct {
 	Overlays  int    // that still cover a key or a resource
 	Strangers uint64 // records of a session that is not the shard's last, in this epoch
 	Undecoded uint64 // records that could not be decoded, in this epoch
+	Refused   uint64 // records with events.ErrRefused, in this epoch
 }
 
 // New returns the fold of the empty log.
 func New(build string, j Judge) *Fold {
 	f := &Fold{build: build, judge: j, variant: variantOf(j), state: newState()}
+	f.rules = f.policyRules()
 	f.unsaved.rewrite()
 	return f
 }
@@ -73,7 +75,7 @@ func Restore(build string, j Judge, rows iter.Seq2[string, []byte]) (*Fold, erro
 		return nil, fmt.Errorf("%w: the hash of the record has %d bytes", ErrCorrupt, len(meta.GetRecordHash()))
 	}
 	f.state = s
-	f.undecoded = meta.GetUndecoded()
+	f.undecoded, f.refused, f.lastRefused = meta.GetUndecoded(), meta.GetRefused(), meta.GetLastRefused()
 	f.seq = meta.GetPosition().GetSeq()
 	f.recordHash = ident.Hash(meta.GetRecordHash())
 	if meta.GetRecordTime() != nil {
@@ -86,6 +88,7 @@ func Restore(build string, j Judge, rows iter.Seq2[string, []byte]) (*Fold, erro
 		VersionsSeq: meta.GetSegmentVersionsSeq(),
 		EpochRecord: meta.GetEpochRecord(),
 	}
+	f.rules = f.policyRules()
 	f.unsaved.forget()
 	return f, nil
 }
@@ -115,6 +118,10 @@ func (f *Fold) Apply(rec events.Record, base iter.Seq2[string, []byte]) (world.C
 	s := &step{Fold: f, seq: rec.Seq}
 	g, isSegment := rec.Event.Body.(*events.Segment)
 	switch {
+	case errors.Is(rec.Err, events.ErrRefused):
+		f.refused++
+		f.lastRefused = rec.Seq
+		s.warn("refused", fmt.Sprintf("record %d is %v", rec.Seq, rec.Err), refusedAdvice, "the record changes nothing")
 	case rec.Err != nil:
 		f.undecoded++
 		s.warn("undecoded", fmt.Sprintf("record %d: %v", rec.Seq, rec.Err), "", "the record changes nothing")
@@ -221,9 +228,19 @@ func (f *Fold) Watermark() []*snapshotv1.Watermark {
 	return marks
 }
 
-// Diagnostics returns the problems of the offered values, sorted.
+// refusedAdvice is the advice of the Diagnostic about refused records.
+const refusedAdvice = "a key that may publish under the record's subject is in wrong hands, or its permissions are too wide: `meshlog log` shows the subject; replace the key"
+
+// Diagnostics returns the problems of the offered values, and one about the records
+// of the epoch that are refused, sorted.
 func (f *Fold) Diagnostics() []problem.Diagnostic {
 	var all []problem.Diagnostic
+	if f.refused > 0 {
+		all = append(all, problem.Diagnostic{
+			Severity: problem.Warning, Code: "refused", Advice: refusedAdvice, Effect: "these records change nothing",
+			Reason: fmt.Sprintf("records refused in epoch %d: %d, the last one is %d; no publisher of meshlog appends such records", f.segment.Epoch, f.refused, f.lastRefused),
+		})
+	}
 	for _, e := range f.troubled {
 		all = append(all, e.diagnostics()...)
 	}
@@ -233,7 +250,7 @@ func (f *Fold) Diagnostics() []problem.Diagnostic {
 
 // Counts returns the fold's figures.
 func (f *Fold) Counts() Counts {
-	c := Counts{Overlays: len(f.overlays), Undecoded: f.undecoded}
+	c := Counts{Overlays: len(f.overlays), Undecoded: f.undecoded, Refused: f.refused}
 	for _, sh := range f.shards {
 		c.Keys += sh.keys()
 		c.Strangers += sh.Strangers

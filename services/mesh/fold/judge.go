@@ -25,10 +25,14 @@ type Judge interface {
 }
 
 // KindJudge judges by the table of kinds: the Judge of production.
-type KindJudge struct{}
+type KindJudge struct {
+	// Trial returns the errors of a valid object that only generation finds:
+	// trial.Problems, in production. nil: there is no trial.
+	Trial func(proto.Message) []problem.Diagnostic
+}
 
-// Judge decodes and validates v by the rules of its kind.
-func (KindJudge) Judge(k ident.Key, v ident.Value) (proto.Message, []problem.Diagnostic, bool) {
+// Judge decodes and validates v by the rules of its kind, and tries it.
+func (j KindJudge) Judge(k ident.Key, v ident.Value) (proto.Message, []problem.Diagnostic, bool) {
 	kd, ok := kind.ByName(k.Kind)
 	if !ok {
 		return nil, []problem.Diagnostic{{
@@ -45,9 +49,13 @@ func (KindJudge) Judge(k ident.Key, v ident.Value) (proto.Message, []problem.Dia
 	}
 	problems := append(misplaced(kd, k), notYet(kd)...)
 	good := true
-	for _, d := range kd.Validate(m) {
+	for _, d := range kd.Validate(k.Namespace, m) {
 		good = good && d.Severity != problem.Error
 		problems = append(problems, d)
+	}
+	if good && j.Trial != nil {
+		found := j.Trial(m)
+		good, problems = len(found) == 0, append(found, problems...)
 	}
 	return m, problems, good
 }

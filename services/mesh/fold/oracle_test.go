@@ -12,15 +12,18 @@ import (
 
 	"meshlog.dev/events"
 	"meshlog.dev/proto/ident"
+	"meshlog.dev/services/mesh/permit"
 )
 
 // oracle is a second fold, as simple as its rules. It is slow, because it keeps no
 // derived state such as digests.
 type oracle struct {
 	judge         testJudge
+	rules         *permit.Rules
 	epoch, record uint64 // record began the epoch
 	offered, good map[ident.Key]*value
 	over          map[string]map[ident.Key]ident.OverlayValue
+	holds         map[string]bool
 	gone          map[string]bool
 	shards        map[ident.Shard]*oracleShard
 }
@@ -36,8 +39,8 @@ type oracleShard struct {
 
 func newOracle(judge testJudge) *oracle {
 	return &oracle{
-		judge: judge, offered: map[ident.Key]*value{}, good: map[ident.Key]*value{},
-		over: map[string]map[ident.Key]ident.OverlayValue{}, gone: map[string]bool{}, shards: map[ident.Shard]*oracleShard{},
+		judge: judge, rules: permit.New(nil, ""), offered: map[ident.Key]*value{}, good: map[ident.Key]*value{},
+		over: map[string]map[ident.Key]ident.OverlayValue{}, holds: map[string]bool{}, gone: map[string]bool{}, shards: map[ident.Shard]*oracleShard{},
 	}
 }
 
@@ -174,7 +177,19 @@ func (o *oracle) alive(x *oracleShard, a *events.Alive) {
 		}
 		ok = digests.Sum() == a.Digest
 		operator := x.listing && a.Ends && len(a.Kinds) > 0
+		first := ok && (x.listing || !x.synced)
 		x.synced, x.need = x.synced || ok && !operator, x.need || !ok
+		if first {
+			defer func() { // the source offers nothing else
+				for _, vals := range o.over {
+					for k := range vals {
+						if k.Shard() == a.Shard && a.Kinds.Cover(k.Kind) && o.offered[k] == nil {
+							o.put(k, nil)
+						}
+					}
+				}
+			}()
+		}
 	}
 	if ok && x.listing {
 		staged := x.staged
@@ -203,14 +218,39 @@ func (o *oracle) overlay(b *events.Overlay) {
 	for _, v := range b.Values {
 		if v.Resource != nil {
 			vals[inQuarantine(v.Resource.Name)] = ident.OverlayValue{}
-		} else if k := v.Key; hashOf(o.offered[k]) == v.Base {
-			vals[k] = ident.OverlayValue{Key: k, Base: v.Base}
+		} else if k := v.Key; (hashOf(o.offered[k]) == v.Base || o.offered[k] == nil && !o.listed(k.Shard())) &&
+			(b.Kind != ident.Hold || v.Value == nil || o.rules.Forbid(k, nil) == nil) {
+			vals[k] = v
 		}
 	}
 	if len(vals) > 0 {
-		o.over[b.ID] = vals
+		o.over[b.ID], o.holds[b.ID] = vals, b.Kind == ident.Hold
 	}
 }
+
+// enforce takes from service what rules forbid (ACL-1).
+func (o *oracle) enforce(rules *permit.Rules) {
+	o.rules = rules
+	forbidden := func(k ident.Key) bool { return rules.Forbid(k, nil) != nil }
+	for k, v := range o.offered {
+		_, _, good := o.judge.Judge(k, v.Value)
+		if forbidden(k) {
+			delete(o.good, k)
+		} else if good {
+			o.good[k] = v
+		}
+	}
+	for id, vals := range o.over {
+		if o.holds[id] {
+			maps.DeleteFunc(vals, func(k ident.Key, v ident.OverlayValue) bool { return v.Value != nil && forbidden(k) })
+		}
+		if len(vals) == 0 {
+			delete(o.over, id)
+		}
+	}
+}
+
+func (o *oracle) listed(s ident.Shard) bool { return o.shards[s] != nil && o.shards[s].synced }
 
 func (o *oracle) segment(seq uint64, g *events.Segment, rows iter.Seq2[string, []byte]) {
 	if g.EpochRecord == 0 && g.Epoch <= o.epoch || g.EpochRecord != 0 && (g.Epoch != o.epoch || g.EpochRecord != o.record) {
@@ -229,8 +269,9 @@ func (o *oracle) segment(seq uint64, g *events.Segment, rows iter.Seq2[string, [
 		}
 	}
 	if g.EpochRecord == 0 {
-		judge := o.judge
+		judge, rules := o.judge, o.rules
 		*o = *newOracle(judge)
+		o.rules = rules
 		o.epoch, o.record = g.Epoch, seq
 		for name, sh := range base.shards {
 			o.shard(name).need = true
@@ -241,7 +282,7 @@ func (o *oracle) segment(seq uint64, g *events.Segment, rows iter.Seq2[string, [
 			}
 		}
 		for id, over := range base.overlays {
-			o.over[id] = over.everything()
+			o.over[id], o.holds[id] = over.everything(), over.Kind == ident.Hold
 		}
 		for id := range base.gone {
 			o.gone[id] = true
@@ -335,6 +376,7 @@ func TestOracle(t *testing.T) {
 				t.Fatal(err)
 			}
 			o.apply(rec, base)
+			o.enforce(f.rules)
 			if diff := cmp.Diff(o.known(), f.known()); diff != "" {
 				t.Fatalf("seed %d, record %d, %T (-model +fold):\n%s", seed, rec.Seq, rec.Event.Body, diff)
 			}

@@ -14,6 +14,7 @@ import (
 
 	"meshlog.dev/events"
 	"meshlog.dev/proto/ident"
+	"meshlog.dev/services/mesh/permit"
 	"meshlog.dev/services/mesh/world"
 )
 
@@ -49,10 +50,13 @@ func (a *author) pick(words ...string) string { return words[a.choose(len(words)
 func (a *author) rare() bool { return a.choose(8) == 0 }
 
 func (a *author) key(s *speaker) ident.Key {
-	return testKey(s.shard, a.pick("a", "b", "c", "d%2F", "Endpoint/a", "Endpoint/b"))
+	return testKey(s.shard, a.pick("a", "b", "c", "d%2F", "Endpoint/a", "Endpoint/b", "MeshPolicy/default"))
 }
 
-func (a *author) payload() ident.Value {
+func (a *author) payload(k ident.Key) ident.Value {
+	if k.Kind == permit.PolicyKind {
+		return testPayload(a.pick("policy-things", "policy-endpoints", "policy-other", "good1"))
+	}
 	return testPayload(a.pick("good1", "good2", "good3", "bad1", "warn1", "onlyA1", "onlyB1"))
 }
 
@@ -74,7 +78,7 @@ func (a *author) next(f *Fold) events.Record {
 	case n < 13:
 		e.Body = a.overlay(f, s)
 	case n == 13:
-		return events.DecodeRecord(a.seq, time.Unix(int64(a.seq), 0), []byte{0xff})
+		return a.raw("", []byte{0xff}).Record()
 	default:
 		e.Body = a.object(s)
 	}
@@ -82,7 +86,24 @@ func (a *author) next(f *Fold) events.Record {
 	if err != nil {
 		panic(err)
 	}
-	return events.DecodeRecord(a.seq, time.Unix(int64(a.seq), 0), raw)
+	subject, err := events.SubjectOf(e)
+	if err != nil {
+		panic(err)
+	}
+	rec := a.raw(subject, raw)
+	if a.choose(20) > 0 || a.seq != f.seq+1 { // a segment that jumps counts
+		return rec.Record()
+	}
+	if a.rare() {
+		rec.Refused = "a server made it"
+	} else {
+		rec.Subject = events.Subject(a.pick("_builder.segment", "_operator.overlay", "file.a._ctl", "file.a.Thing._"))
+	}
+	return rec.Record()
+}
+
+func (a *author) raw(s events.Subject, data []byte) events.Raw {
+	return events.Raw{Seq: a.seq, Time: time.Unix(int64(a.seq), 0), Subject: s, Data: data}
 }
 
 func (a *author) object(s *speaker) *events.Object {
@@ -100,7 +121,7 @@ func (a *author) object(s *speaker) *events.Object {
 	if a.rare() || s.session == "" {
 		o.Session = "s1"
 	}
-	if o.Value = a.payload(); a.choose(4) == 0 {
+	if o.Value = a.payload(o.Key); a.choose(4) == 0 {
 		o.Op, o.Value = events.Delete, ident.Value{}
 	} else if a.rare() {
 		o.Value.Created = time.Unix(1+int64(a.choose(3)), 0).UTC()
@@ -169,7 +190,7 @@ func (a *author) overlay(f *Fold, s *speaker) *events.Overlay {
 			v.Base = f.offeredHash(v.Key)
 		}
 		if a.choose(3) > 0 {
-			p := a.payload()
+			p := a.payload(v.Key)
 			v.Value = &p
 		}
 		o.Values = append(o.Values, v)

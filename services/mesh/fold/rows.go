@@ -61,6 +61,8 @@ func (f *Fold) metaBytes() []byte {
 		RecordHash:         f.recordHash[:],
 		EpochRecord:        f.segment.EpochRecord,
 		Undecoded:          f.undecoded,
+		Refused:            f.refused,
+		LastRefused:        f.lastRefused,
 	}
 	if !f.recordTime.IsZero() {
 		m.RecordTime = timestamppb.New(f.recordTime)

@@ -16,6 +16,7 @@ import (
 
 	"meshlog.dev/events"
 	"meshlog.dev/proto/ident"
+	configv1 "meshlog.dev/proto/meshlog/config/v1"
 	"meshlog.dev/services/mesh/problem"
 	"meshlog.dev/services/mesh/world"
 )
@@ -35,11 +36,13 @@ import (
 //	                                  the value served instead; - means no value
 //	remove ID
 //	junk                              a record that cannot be decoded
+//	as SUBJECT LINE                   the record of a line, under a subject
+//	foreign LINE                      the record of a line, as the server appends it when a client makes it reply to the log
 //	publish [KEY=VALUE...]            no record: these values, or without any the fold's content, become the published head
 //	seq N                             no record: the next record has this number
 //
 // Each takes shard=SOURCE/INSTANCE; the default is file/a. A KEY is the name of a
-// Thing, or KIND/NAME. testJudge decides which VALUEs are good.
+// Thing, or KIND/NAME; MeshPolicy/default takes the values of policies. testJudge decides which VALUEs are good.
 type script struct {
 	fold      *Fold
 	seq       uint64
@@ -106,7 +109,35 @@ func (testJudge) EndpointsOnly(k ident.Key, _, _ *world.Object) bool { return k.
 
 const testType = "type.googleapis.com/test.Value"
 
+// policies are values of a MeshPolicy.
+var policies = map[string]*configv1.MeshPolicy{
+	"policy-things":    {SourceRules: []*configv1.SourceRule{{Source: "*", Kinds: []string{"Thing"}}}},
+	"policy-endpoints": {SourceRules: []*configv1.SourceRule{{Source: "file", Kinds: []string{"Endpoint"}}}},
+	"policy-other":     {SourceRules: []*configv1.SourceRule{{Source: "other"}}},
+}
+
+// policyText returns the name of a policy, or the bytes as text.
+func policyText(b []byte) string {
+	for name, p := range policies {
+		if bytes.Equal(marshalPolicy(p), b) {
+			return name
+		}
+	}
+	return string(b)
+}
+
+func marshalPolicy(p *configv1.MeshPolicy) []byte {
+	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(p)
+	if err != nil {
+		panic(err)
+	}
+	return b
+}
+
 func testPayload(value string) ident.Value {
+	if p := policies[value]; p != nil {
+		return ident.Value{Type: "type.googleapis.com/meshlog.config.v1.MeshPolicy", Bytes: marshalPolicy(p)}
+	}
 	return ident.Value{Type: testType, Bytes: []byte(value)}
 }
 
@@ -164,6 +195,8 @@ func (w words) number(name string, otherwise uint64) uint64 {
 func (s *script) record(line string) (events.Record, bool) {
 	w := parseWords(line)
 	switch w.verb {
+	case "as", "foreign":
+		return s.forged(w.verb, strings.TrimSpace(strings.TrimPrefix(line, w.verb))), true
 	case "publish":
 		s.published, s.head = contentRows(s.fold), s.fold.Position()
 		if len(w.args) > 0 {
@@ -198,6 +231,30 @@ func (s *script) record(line string) (events.Record, bool) {
 		panic("no such line: " + line)
 	}
 	return rec, true
+}
+
+// forged returns the record of a line as another writer appends it.
+func (s *script) forged(how, line string) events.Record {
+	subject := ""
+	if how == "as" {
+		subject, line, _ = strings.Cut(line, " ")
+	}
+	rec, ok := s.record(line)
+	if !ok {
+		panic("not a record: " + line)
+	}
+	data, err := events.Encode(rec.Event)
+	if err != nil {
+		panic(err)
+	}
+	raw := events.Raw{Seq: rec.Seq, Time: rec.Time, Subject: events.Subject(subject), Data: data}
+	if how == "foreign" {
+		raw.Refused = "a server made it"
+		raw.Subject, _ = events.SubjectOf(rec.Event)
+	}
+	forged := raw.Record()
+	forged.Hash = rec.Hash
+	return forged
 }
 
 // content returns the content rows of KEY=VALUE words.
@@ -378,7 +435,7 @@ func textOf(row string, b []byte) string {
 		for _, v := range o.Values {
 			value := "-"
 			if v.Value != nil {
-				value = string(v.Value.Bytes)
+				value = policyText(v.Value.Bytes)
 			}
 			name := v.Key.Name
 			if v.Resource != nil {
@@ -392,7 +449,7 @@ func textOf(row string, b []byte) string {
 	if err != nil {
 		return err.Error()
 	}
-	return string(v.Bytes)
+	return policyText(v.Bytes)
 }
 
 func diagnosticText(d problem.Diagnostic) string {
@@ -419,7 +476,7 @@ func writeState(f *Fold) string {
 	for _, n := range []struct {
 		n    uint64
 		what string
-	}{{c.Strangers, "strangers"}, {c.Undecoded, "undecoded"}} {
+	}{{c.Strangers, "strangers"}, {c.Undecoded, "undecoded"}, {c.Refused, "refused"}} {
 		if n.n > 0 {
 			fmt.Fprintf(&out, ", %d %s", n.n, n.what)
 		}

@@ -7,6 +7,7 @@ import (
 
 	"meshlog.dev/events"
 	"meshlog.dev/proto/ident"
+	"meshlog.dev/services/mesh/permit"
 	"meshlog.dev/services/mesh/world"
 )
 
@@ -52,27 +53,39 @@ func (s *step) segmentRecord(g *events.Segment, base iter.Seq2[string, []byte]) 
 	return nil
 }
 
-// judgeAnew judges all offered values again. A key whose value is not good gets
-// the last good value of base.
+// judgeAnew judges all offered values again, policies first, because they decide
+// about the others. A key whose value is not good gets the last good value of base,
+// unless it is forbidden.
 func (f *Fold) judgeAnew(base state) {
 	clear(f.troubled)
-	for _, sh := range f.shards {
-		for k, e := range sh.entries {
-			if e.offered == nil {
-				continue
-			}
-			old, seq := hashOf(e.good), e.goodSeq
-			e.good, e.goodSeq = f.variant.lastGood(&base, k), 0
-			if f.assess(&f.state, e) {
-				e.good, e.goodSeq = e.offered, e.seq
-			}
-			if e.good != nil && e.good.hash == old {
-				e.goodSeq = seq
-			}
-			if hashOf(e.good) == e.offered.hash {
-				e.good = e.offered
+	for _, policies := range []bool{true, false} {
+		for _, sh := range f.shards {
+			for k, e := range sh.entries {
+				if e.offered != nil && (k.Kind == permit.PolicyKind) == policies {
+					f.judgeEntry(base, e)
+				}
 			}
 		}
+		f.rules = f.policyRules()
+	}
+	for _, o := range f.forbiddenHolds() {
+		f.liftForbidden(o)
+	}
+}
+
+func (f *Fold) judgeEntry(base state, e *entry) {
+	old, seq := hashOf(e.good), e.goodSeq
+	e.good, e.goodSeq = f.variant.lastGood(&base, e.key), 0
+	if f.assess(&f.state, e) {
+		e.good, e.goodSeq = e.offered, e.seq
+	} else if e.forbidden() || f.forbids(e.key, e.good) {
+		e.good = nil
+	}
+	if e.good != nil && e.good.hash == old {
+		e.goodSeq = seq
+	}
+	if hashOf(e.good) == e.offered.hash {
+		e.good = e.offered
 	}
 }
 

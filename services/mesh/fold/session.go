@@ -100,6 +100,9 @@ func (s *step) alive(a *events.Alive) {
 	case s.variant.differ(a.Digest, sh.digest(kinds)):
 		s.ask(sh, fmt.Sprintf("the objects of the shard do not have the digest that session %s sent", a.Session))
 	default:
+		if !sh.Synced {
+			s.liftUnread(sh, kinds)
+		}
 		sh.Synced, sh.Partial = true, false
 	}
 }
@@ -166,5 +169,8 @@ func (s *step) closeListing(sh *shard, listed *events.BucketSet, kinds events.Ki
 			delete(sh.entries, e.key)
 		}
 		s.unsaved.entry(e)
+	}
+	if listed != nil {
+		s.liftUnread(sh, kinds)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"meshlog.dev/events"
 	"meshlog.dev/proto/ident"
 	snapshotv1 "meshlog.dev/proto/meshlog/snapshot/v1"
+	"meshlog.dev/services/mesh/permit"
 	"meshlog.dev/services/mesh/problem"
 	"meshlog.dev/services/mesh/world"
 )
@@ -214,12 +215,14 @@ type Segment struct {
 
 // state is everything that an epoch's base replaces.
 type state struct {
-	shards    map[ident.Shard]*shard
-	overlays  map[string]*overlay
-	over      map[ident.Key][]*overlay // overlays by key
-	gone      map[string]struct{}      // ids of removed overlays
-	troubled  map[ident.Key]*entry     // entries with problems
-	undecoded uint64                   // records, in this epoch
+	shards   map[ident.Shard]*shard
+	overlays map[string]*overlay
+	over     map[ident.Key][]*overlay // overlays by key
+	gone     map[string]struct{}      // ids of removed overlays
+	troubled map[ident.Key]*entry     // entries with problems
+	// Of the epoch: the records that could not be decoded, that are refused, and the
+	// last one of the latter.
+	undecoded, refused, lastRefused uint64
 }
 
 func newState() state {
@@ -244,6 +247,8 @@ type Fold struct {
 	segment    Segment
 
 	state
+	// rules decide what sources may publish: those of the policy of this state.
+	rules   *permit.Rules
 	unsaved unsaved
 }
 
@@ -325,6 +330,9 @@ func (f *Fold) assess(s *state, e *entry) (good bool) {
 	m, e.problems, good = f.judge.Judge(e.key, e.offered.Value)
 	if good && e.offered.Message == nil { // else a World may be reading it
 		e.offered.Message = m
+	}
+	if d := f.rules.Forbid(e.key, m); d != nil {
+		e.problems, good = slices.Insert(e.problems, 0, *d), false
 	}
 	if len(e.problems) > 0 {
 		s.troubled[e.key] = e

@@ -9,6 +9,7 @@ import (
 	"meshlog.dev/services/mesh/problem"
 	"meshlog.dev/services/mesh/world"
 	"meshlog.dev/services/mesh/xds"
+	"meshlog.dev/services/mesh/xds/row"
 )
 
 // ClassOf is a class of proxies with regard to one resource type.
@@ -89,7 +90,7 @@ func (g *Gate) choose() {
 }
 
 // Keep makes the gate retain the resources of these classes, of every world that it
-// builds, so that Made can answer.
+// builds, so that Content can answer.
 func (g *Gate) Keep(classes []ClassOf) {
 	if len(classes) == 0 || g.pc == nil {
 		g.kept = nil
@@ -105,21 +106,59 @@ func (g *Gate) Keep(classes []ClassOf) {
 	g.kept.retain(now)
 }
 
-// Made returns the sum of a resource as it is generated for a class, one of those
-// that are kept, in the world that was built last. Quarantines do not count. ok is
-// false if that class has no resource of that name.
-func (g *Gate) Made(of ClassOf, name string) (sum [16]byte, ok bool) {
+// Content is a resource of a class, as it is generated and as clients of one
+// release are served it.
+type Content struct {
+	Made     []byte
+	Sent     []byte // nil: nothing
+	SentSum  [16]byte
+	StandIns map[row.Sum]row.StandIn // for its pieces in quarantine
+}
+
+// Content returns a resource of a class, one of those that are kept, in the world
+// that was built last; nil if that class has no resource of that name.
+func (g *Gate) Content(of ClassOf, release, name string) *Content {
+	made, sent := g.resource(of, release, name)
+	if made == nil {
+		return nil
+	}
+	c := &Content{Made: made.Value(), StandIns: xds.StandIns(name, g.pc.Replacements(of.Type, release))}
+	if sent != nil {
+		c.Sent, c.SentSum = sent.Value(), sent.Sum
+	}
+	return c
+}
+
+// Stands reports whether a resource or a piece in quarantine is still generated
+// for a class, one of those that are kept, in the world that was built last.
+func (g *Gate) Stands(of ClassOf, q *ident.Resource) bool {
+	made, _ := g.resource(of, "", q.Name)
+	switch {
+	case made == nil:
+		return false
+	case q.Piece != "":
+		return made.HasPiece(of.Type, q.Sum)
+	case made.Sum == q.Sum:
+		return true
+	}
+	// A whole resource can be rejected with stand-ins for its pieces.
+	without := g.kept.WithPieces(of.Type, made, g.pc.Replacements(of.Type, q.Client))
+	return without.Sum == q.Sum
+}
+
+// resource returns a resource as it is generated, and as a release is served it.
+func (g *Gate) resource(of ClassOf, release, name string) (made, sent *xds.Resource) {
 	if g.kept == nil {
-		return sum, false
+		return nil, nil
 	}
 	if _, kept := g.kept.classes[of]; !kept {
-		return sum, false
+		return nil, nil
 	}
-	r := g.kept.Set(of.Class, of.Type).Find(name)
-	if r == nil {
-		return sum, false
+	made = g.kept.Set(of.Class, of.Type).Find(name)
+	if made == nil {
+		return nil, nil
 	}
-	return r.Sum, true
+	return made, g.kept.ReplaceOne(of.Type, made, g.pc.Replacements(of.Type, release))
 }
 
 // Served returns a function that finds the bytes and the sum of a resource that a

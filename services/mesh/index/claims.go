@@ -31,6 +31,7 @@ type settings struct {
 	virtualExport []string
 	ruleExport    []string
 	clusterLocal  clusterLocal
+	rawResources  []string // namespaces whose raw resources reach all proxies
 }
 
 // claim is the service that one object claims for one host. Immutable.
@@ -43,8 +44,16 @@ type claim struct {
 
 func (c *claim) MemberKey() ident.Key { return c.service.Key }
 
-// selector returns the labels of the workloads that are its endpoints; empty:
-// none.
+// selects reports whether workloads are its endpoints. A ServiceEntry whose
+// selector has no labels selects all of its namespace (SE-10).
+func (c *claim) selects() bool {
+	if c.entry != nil {
+		return c.entry.GetWorkloadSelector() != nil
+	}
+	return len(c.registry.GetSelector()) > 0
+}
+
+// selector returns the labels of the workloads that are its endpoints.
 func (c *claim) selector() map[string]string {
 	if c.entry != nil {
 		return c.entry.GetWorkloadSelector().GetLabels()
@@ -92,6 +101,7 @@ func (s *settings) registryClaim(o world.Object, m *registryv1.Service) *claim {
 		AliasOf:    m.GetExternalName(),
 		Addresses:  plainAddresses(m.GetAddresses()),
 		Labels:     m.GetLabels(),
+		Selector:   m.GetSelector(),
 		ExportTo:   visibilityOf(m.GetExportTo(), s.serviceExport, o.Key.Namespace),
 	}
 	if svc.Headless {

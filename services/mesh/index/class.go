@@ -12,6 +12,7 @@ import (
 
 	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/mesh/proxy"
+	"meshlog.dev/services/mesh/re2"
 	"meshlog.dev/services/mesh/table"
 )
 
@@ -96,8 +97,11 @@ type RDSClass struct {
 	// matches (VSM-10).
 	Sources  SelectorSet
 	Gateways SelectorSet
-	Raw      SelectorSet
-	Release  string
+	// LargeRegexes: the Envoy takes regular expressions that a stock one refuses.
+	// Set only if there are some.
+	LargeRegexes bool
+	Raw          SelectorSet
+	Release      string
 }
 
 // Only returns the class of type t: c without everything that concerns other
@@ -175,6 +179,9 @@ func (c ProxyClass) String() string {
 			words = append(words, "in "+where)
 		}
 	}
+	if c.RDS.LargeRegexes {
+		words = append(words, "with large regexes")
+	}
 	parts := []string{strings.Join(words, " ")}
 	add := func(set SelectorSet) {
 		for _, s := range set.Selectors() {
@@ -249,6 +256,7 @@ func Classify(pc *PushContext, p *proxy.Proxy) ProxyClass {
 		c.LDS.Cluster, c.RDS.Cluster = c.EDS.View.Cluster, c.EDS.View.Cluster
 	}
 	c.LDS.Bind = client == ClientSidecar && p.Text("INTERCEPTION_MODE") == "NONE"
+	c.RDS.LargeRegexes = pc.virtualServices.large > 0 && client != ClientGRPC && p.RegexLimit() >= re2.Raised
 	source := func(m *sourceMatch) bool { return m.matches(p) }
 	c.LDS.Sources, c.RDS.Sources = pc.virtualServices.sourcesOf(ident.LDS, source), pc.virtualServices.sourcesOf(ident.RDS, source)
 	raw := pc.raw.selected(p)
@@ -261,7 +269,8 @@ func Classify(pc *PushContext, p *proxy.Proxy) ProxyClass {
 // view of its own and for the common view; routers for each selector of
 // Gateways, in the common view and in the views of the Gateways' namespaces; a
 // sidecar that matches every source; sidecars and gRPC clients of each cluster
-// and network. They have no raw resources, which are the same for every proxy
+// and network; if there are expressions that stock Envoys refuse, all of these for
+// Envoys that take them too. They have no raw resources, which are the same for every proxy
 // that gets them.
 func (pc *PushContext) Classes() []ProxyClass {
 	namespaces := []string{""}
@@ -304,6 +313,12 @@ func (pc *PushContext) Classes() []ProxyClass {
 			if client == ClientSidecar {
 				c.LDS.Cluster, c.RDS.Cluster = view.Cluster, view.Cluster
 			}
+			add(c)
+		}
+	}
+	if pc.virtualServices.large > 0 {
+		for _, c := range slices.Clone(all) {
+			c.RDS.LargeRegexes = c.RDS.Client != ClientGRPC
 			add(c)
 		}
 	}

@@ -25,6 +25,7 @@ type endpointIndex struct {
 	selecting table.Groups[string, *selecting] // by namespace
 	byID      table.Table[ServiceID, Endpoints]
 	spreads   table.Table[ServiceID, *spread] // only of services that have one
+	networks  table.Counter                   // of spreads
 }
 
 // slice holds some endpoints of a Service.
@@ -68,12 +69,14 @@ func (s *settings) newSelecting(o world.Object) *selecting {
 	x := &selecting{Key: o.Key}
 	switch m := o.Message.(type) {
 	case *registryv1.Service:
-		x.selector = m.GetSelector()
+		if x.selector = m.GetSelector(); len(x.selector) == 0 {
+			return nil
+		}
 	case *networking.ServiceEntry:
+		if m.GetWorkloadSelector() == nil {
+			return nil
+		}
 		x.selector, x.pods = m.GetWorkloadSelector().GetLabels(), true
-	}
-	if len(x.selector) == 0 {
-		return nil
 	}
 	for _, host := range s.hosts(o) {
 		x.ids = append(x.ids, ServiceID{o.Key.Namespace, host})
@@ -135,6 +138,7 @@ func (x endpointIndex) next(
 		}
 	}
 	for _, c := range slices.Concat(changes[workloadEntryKind], changes[world.WorkloadKind]) {
+		e.noteWorkload(c)
 		for o, after := range c.versions() {
 			if one := newWorkload(*o); one != nil {
 				e.workloads.Keep(one.Namespace, one, after)
@@ -171,7 +175,7 @@ func (e *endpointEdit) slice(w *world.World, o *world.Object, after bool) {
 func (e *endpointEdit) touchMoved(x *endpointIndex, services *serviceIndex, moved func(ident.Shard) bool) {
 	for id, claims := range services.claims.All() {
 		for _, c := range claims {
-			if moved(c.service.Key.Shard()) || len(c.selector()) > 0 && len(x.workloads.Get(id.Namespace)) > 0 {
+			if moved(c.service.Key.Shard()) || c.selects() && len(x.workloads.Get(id.Namespace)) > 0 {
 				e.touched[id] = struct{}{}
 			}
 		}
@@ -197,10 +201,10 @@ func (e *endpointEdit) done(services *serviceIndex, networks *networkIndex, move
 	if len(e.touched) == 0 {
 		return x
 	}
-	byID, spreads := x.byID.Edit(), x.spreads.Edit()
+	byID, spreads, counted := x.byID.Edit(), x.spreads.Edit(), x.networks.Edit()
 	for id := range e.touched {
 		was, is := byID.Get(id), x.collect(services, networks, id)
-		e.spread(spreads, id, networks.spreadOf(services.claims.Get(id), is, e.clusterLocal.has(id.Hostname) && services.byID.Get(id) != nil))
+		e.spread(spreads, counted, id, networks.spreadOf(services.claims.Get(id), is, e.clusterLocal.has(id.Hostname) && services.byID.Get(id) != nil))
 		if equalEndpoints(was, is) {
 			continue
 		}
@@ -208,12 +212,20 @@ func (e *endpointEdit) done(services *serviceIndex, networks *networkIndex, move
 		byID.Keep(id, is, len(is) > 0)
 	}
 	x.byID, x.spreads = byID.Table, spreads.Table
+	x.networks, _ = e.counted(counted)
 	return x
 }
 
-func (e *endpointEdit) spread(spreads *table.Edit[ServiceID, *spread], id ServiceID, s *spread) {
-	if s.equal(spreads.Get(id)) {
+func (e *endpointEdit) spread(spreads *table.Edit[ServiceID, *spread], counted *table.CounterEdit, id ServiceID, s *spread) {
+	was := spreads.Get(id)
+	if s.equal(was) {
 		return
+	}
+	if was != nil {
+		counted.Add(-1, was.networks...)
+	}
+	if s != nil {
+		counted.Add(1, s.networks...)
 	}
 	e.changed(Input{Kind: InputSpread})
 	spreads.Keep(id, s, s != nil)
@@ -377,7 +389,7 @@ func healthOf(h registryv1.Health) Health {
 // inline returns the endpoints that a ServiceEntry contains (SE-9). They need
 // not be in the cluster of the ServiceEntry.
 func (x *networkIndex) inline(c *claim, p Port) []Endpoint {
-	if len(c.selector()) > 0 {
+	if c.selects() {
 		return nil // a ServiceEntry with a selector has no endpoints of its own (SE-10)
 	}
 	var list []Endpoint
@@ -398,10 +410,10 @@ func (x *networkIndex) inline(c *claim, p Port) []Endpoint {
 // selected returns the workloads that a ServiceEntry (SE-10) or a Service
 // (SVC-16) selects.
 func (x *endpointIndex) selected(networks *networkIndex, c *claim, p Port) []Endpoint {
-	selector := c.selector()
-	if len(selector) == 0 {
+	if !c.selects() {
 		return nil
 	}
+	selector := c.selector()
 	var list []Endpoint
 	for _, w := range x.workloads.Get(c.service.Namespace) {
 		if w.pod != nil && c.entry == nil || !matchLabels(selector, w.labels) {

@@ -23,6 +23,12 @@ type gatewayIndex struct {
 // MemberKey returns the key of the object.
 func (g *Gateway) MemberKey() ident.Key { return g.Key }
 
+// Runs reports whether workloads with these labels are the Gateway's. One
+// without selector names no workloads.
+func (g *Gateway) Runs(labels map[string]string) bool {
+	return len(g.Spec.GetSelector()) > 0 && matchLabels(g.Spec.GetSelector(), labels)
+}
+
 func (g *Gateway) same(o *Gateway) bool {
 	return g.Key == o.Key && g.Created.Equal(o.Created) && sameMessage(g.Spec, o.Spec)
 }

@@ -72,16 +72,29 @@ func (v hostView) sees(namespace string) *Service {
 // views returns the namespaces whose view differs from the common one.
 func (v hostView) views() []string { return slices.Collect(maps.Keys(v.own)) }
 
-// homes returns the namespaces that see a Kubernetes Service of their own,
-// which they can call by its bare name.
-func (v hostView) homes() []string {
-	var names []string
-	for _, s := range v.services {
-		if s.Kubernetes && s.AliasOf == "" && v.sees(s.Namespace) == s {
-			names = append(names, s.Namespace)
-		}
+// homes returns the namespace whose callers may use the bare name of the host,
+// if they see a service there.
+func (v hostView) homes(domainSuffix string) []string {
+	if len(v.services) == 0 {
+		return nil
 	}
-	return names
+	ns := HomeOf(v.services[0].Hostname, domainSuffix)
+	if s := v.sees(ns); ns == "" || s == nil || s.AliasOf != "" {
+		return nil
+	}
+	return []string{ns}
+}
+
+// HomeOf returns the namespace in which a host has a bare name: that of a host
+// like name.namespace.svc.cluster.local, whether a Service or a ServiceEntry
+// has it (SE-16). Others have none.
+func HomeOf(host, domainSuffix string) string {
+	short, ok := strings.CutSuffix(host, ".svc."+domainSuffix)
+	name, namespace, qualified := strings.Cut(short, ".")
+	if !ok || !qualified || strings.Contains(namespace, ".") || strings.HasPrefix(name, "*") {
+		return ""
+	}
+	return namespace
 }
 
 // viewProblems reports services that are public but hidden from some

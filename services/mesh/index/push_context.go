@@ -69,10 +69,15 @@ func indexedKeys(w *world.World) []ident.Key {
 
 func settingsOf(w *world.World) *settings {
 	p, m := w.Policy(), w.MeshConfig()
+	raw := p.RawResources
+	if len(raw) == 0 {
+		raw = []string{m.GetRootNamespace()}
+	}
 	return &settings{
 		priority: p.SourcePriority, domainSuffix: p.DomainSuffix, rootNamespace: m.GetRootNamespace(),
 		serviceExport: m.GetDefaultServiceExportTo(), virtualExport: m.GetDefaultVirtualServiceExportTo(),
 		ruleExport: m.GetDefaultDestinationRuleExportTo(), clusterLocal: clusterLocalOf(m, p.DomainSuffix),
+		rawResources: raw,
 	}
 }
 

@@ -13,7 +13,10 @@ import (
 	"meshlog.dev/services/mesh/world"
 )
 
-const release = "envoy 1.38.0"
+const (
+	userAgent = "envoy 1.38.0"
+	release   = userAgent + " (state of the world)"
+)
 
 // A quarantine affects the clients that it names and no others.
 func TestReplacements(t *testing.T) {
@@ -22,9 +25,9 @@ func TestReplacements(t *testing.T) {
 		Quarantine("a", release, ident.CDS, "web", bad, Cluster("web", 1)),
 		Quarantine("b", release, ident.CDS, "web", [16]byte{2}, nil),
 		Quarantine("c", release, ident.CDS, "web", bad, nil), // the same content as a: the greater ID wins
-		Quarantine("d", "envoy 1.37.0", ident.LDS, "ingress", bad, nil),
+		Quarantine("d", "envoy 1.37.0 (state of the world)", ident.LDS, "ingress", bad, nil),
 	)
-	class := index.Classify(pc, &proxy.Proxy{UserAgent: release})
+	class := index.Classify(pc, &proxy.Proxy{UserAgent: userAgent})
 	want := []world.Replacement{{Name: "web", Sum: [16]byte{2}}, {Name: "web", Sum: bad}}
 	if diff := cmp.Diff(want, pc.Replacements(ident.CDS, class.Release(ident.CDS))); diff != "" {
 		t.Errorf("clusters (-want +got):\n%s", diff)
@@ -79,14 +82,14 @@ func TestQuarantineDiagnostic(t *testing.T) {
 	for _, d := range w.Diagnostics() {
 		got = append(got, d.Code+" "+d.Proto().GetObject()+": "+d.Reason)
 	}
-	if diff := cmp.Diff([]string{"quarantined Listener ingress: envoy 1.38.0 rejects it: it cannot be used"}, got); diff != "" {
+	if diff := cmp.Diff([]string{"quarantined Listener ingress: envoy 1.38.0 (state of the world) rejects it: it cannot be used"}, got); diff != "" {
 		t.Errorf("diagnostics (-want +got):\n%s", diff)
 	}
 }
 
 func TestClassEncoding(t *testing.T) {
 	pc := PushContext(t, PutFor("b", Group("m"), Cluster("b", 1)))
-	class := index.Classify(pc, &proxy.Proxy{Cluster: "m", UserAgent: release}).Only(ident.CDS)
+	class := index.Classify(pc, &proxy.Proxy{Cluster: "m", UserAgent: userAgent}).Only(ident.CDS)
 	got, err := index.DecodeClass(class.Encode())
 	if err != nil || got != class {
 		t.Errorf("read %v, %v; wrote %v", got, err, class)

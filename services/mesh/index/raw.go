@@ -14,6 +14,7 @@ import (
 
 	"meshlog.dev/proto/ident"
 	configv1 "meshlog.dev/proto/meshlog/config/v1"
+	"meshlog.dev/services/mesh/problem"
 	"meshlog.dev/services/mesh/table"
 	"meshlog.dev/services/mesh/world"
 )
@@ -71,7 +72,7 @@ func (s *settings) compareRaw(a, b *RawResource) int {
 }
 
 // newRawResource reads a raw resource.
-func newRawResource(o world.Object) (*RawResource, error) {
+func (s *settings) newRawResource(o world.Object) (*RawResource, error) {
 	spec, ok := o.Message.(*configv1.Resource)
 	if !ok {
 		return nil, fmt.Errorf("holds %T", o.Message)
@@ -84,11 +85,35 @@ func newRawResource(o world.Object) (*RawResource, error) {
 	if !ok {
 		return nil, fmt.Errorf("type %s is not served", spec.GetResource().GetTypeUrl())
 	}
-	selector, err := newSelector(spec.GetNodes())
+	selector, err := newSelector(spec.GetNodes(), s.reach(o.Key.Namespace))
 	if err != nil {
 		return nil, fmt.Errorf("nodes: %w", err)
 	}
 	return &RawResource{o.Key, o.Created, t, name, selector, spec.GetResource().GetValue()}, nil
+}
+
+// reach returns the only namespace whose proxies get raw resources of a
+// namespace; "": all do.
+func (s *settings) reach(namespace string) string {
+	if slices.Contains(s.rawResources, namespace) {
+		return ""
+	}
+	return namespace
+}
+
+// unreachable reports a resource whose nodes are all in other namespaces than
+// it reaches.
+func (s *settings) unreachable(r *RawResource, nodes *configv1.NodeSelector) []problem.Diagnostic {
+	own, wanted := s.reach(r.Key.Namespace), nodes.GetMetadata().GetFields()["NAMESPACE"].GetStringValue()
+	if own == "" || wanted == "" || wanted == own {
+		return nil
+	}
+	return []problem.Diagnostic{{
+		Severity: problem.Warning, Code: "unreachable", Key: r.Key, Field: "spec.nodes.metadata.NAMESPACE",
+		Reason: fmt.Sprintf("raw resources of namespace %s reach proxies of that namespace only, and none of namespace %s", own, wanted),
+		Advice: fmt.Sprintf("move it to namespace %s, or add %s to rawResources of the MeshPolicy", wanted, own),
+		Effect: "no proxy gets it",
+	}}
 }
 
 func envoyName(m proto.Message) (ident.ResourceType, string, bool) {

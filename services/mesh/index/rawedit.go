@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	configv1 "meshlog.dev/proto/meshlog/config/v1"
 	"meshlog.dev/services/mesh/problem"
 	"meshlog.dev/services/mesh/table"
 )
@@ -20,10 +21,13 @@ func (x rawIndex) next(t *transition, changes []change) rawIndex {
 	for _, c := range changes {
 		var unread []problem.Diagnostic
 		for o, after := range c.versions() {
-			r, err := newRawResource(*o)
+			r, err := t.newRawResource(*o)
 			switch {
 			case err == nil:
 				names.Keep(r.nameKey(), r, after)
+				if after {
+					unread = t.unreachable(r, o.Message.(*configv1.Resource).GetNodes())
+				}
 			case after:
 				unread = []problem.Diagnostic{{
 					Severity: problem.Error, Code: "invalid", Key: c.Key, Field: "spec.resource", Reason: err.Error(),

@@ -52,6 +52,9 @@ const (
 	// InputSpread: the services whose endpoints a proxy sees depending on its
 	// place.
 	InputSpread
+	// InputWorkloads: the Pods and WorkloadEntries of namespace A with service
+	// account B. Generation does not read them; Locate does.
+	InputWorkloads
 )
 
 // Compare orders inputs.

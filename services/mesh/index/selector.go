@@ -20,22 +20,24 @@ type Selector struct {
 	text     string
 }
 
-// place holds cluster, region, zone and sub_zone; in a Selector, "" is any.
-type place [4]string
+// place holds cluster, region, zone, sub_zone and namespace; in a Selector, ""
+// is any.
+type place [5]string
 
 func placeOf(p *proxy.Proxy) place {
-	return place{p.Cluster, p.Locality.Region, p.Locality.Zone, p.Locality.SubZone}
+	return place{p.Cluster, p.Locality.Region, p.Locality.Zone, p.Locality.SubZone, p.Namespace}
 }
 
 // everyProxy is the text of the selector that matches all proxies.
 const everyProxy = "*"
 
-// newSelector reads a selector; nil selects all proxies.
-func newSelector(spec *configv1.NodeSelector) (*Selector, error) {
+// newSelector reads a selector; nil selects all proxies. It selects those of one
+// namespace only, unless that is empty (XDS-7).
+func newSelector(spec *configv1.NodeSelector, namespace string) (*Selector, error) {
 	l := spec.GetLocality()
-	s := &Selector{place{spec.GetCluster(), l.GetRegion(), l.GetZone(), l.GetSubZone()}, spec.GetMetadata(), everyProxy}
+	s := &Selector{place{spec.GetCluster(), l.GetRegion(), l.GetZone(), l.GetSubZone(), namespace}, spec.GetMetadata(), everyProxy}
 	var parts []string
-	for i, field := range []string{"cluster", "region", "zone", "sub_zone"} {
+	for i, field := range []string{"cluster", "region", "zone", "sub_zone", "namespace"} {
 		if s.place[i] != "" {
 			parts = append(parts, fmt.Sprintf("%s=%q", field, s.place[i]))
 		}

@@ -39,6 +39,9 @@ type Service struct {
 	External bool
 	// Labels of the object.
 	Labels map[string]string
+	// Selector holds the labels of the Pods that a Kubernetes Service selects;
+	// empty: none.
+	Selector map[string]string
 	// Aliases are the hosts that name this one (SVC-4), sorted.
 	Aliases []string
 	// ExportTo are the namespaces that see it.

@@ -19,7 +19,7 @@ type serviceIndex struct {
 	views   table.Table[string, hostView]
 	aliases aliasIndex
 	scopes  table.Counter // namespaces whose view differs from the common one, by how many hosts
-	homes   table.Counter // namespaces whose services have bare names
+	homes   table.Counter // namespaces whose callers use bare names
 	// clusters of Kubernetes with Services, by how many.
 	clusters table.Counter
 	lists    map[string][]*Service // what scopes see, sorted by host; "" is the common view
@@ -193,8 +193,8 @@ func (e *serviceEdit) doneHosts(x *serviceIndex) {
 		was, is := views.Get(host), viewHost(x.byHost.Get(host))
 		scopes.Add(-1, was.views()...)
 		scopes.Add(1, is.views()...)
-		homes.Add(-1, was.homes()...)
-		homes.Add(1, is.homes()...)
+		homes.Add(-1, was.homes(e.domainSuffix)...)
+		homes.Add(1, is.homes(e.domainSuffix)...)
 		views.Keep(host, is, len(is.services) > 0)
 		e.problem(about{"view", "", host}, e.viewProblems(is))
 	}

@@ -16,8 +16,8 @@ type EndpointView struct {
 	// Network is its network, if networks have gateways; "~" for any network
 	// without (NET-2). Empty: unknown, and everything is called directly.
 	Network string `json:",omitempty"`
-	// Requested are the networks that it wants to see, separated by commas; empty:
-	// all (NET-5).
+	// Requested are the networks that it wants to see, separated by commas, of
+	// those in which there are endpoints; "~" for none of them; empty: all (NET-5).
 	Requested string `json:",omitempty"`
 	// Family of the gateways that it can call, if there are others.
 	Family Family `json:",omitempty"`
@@ -33,7 +33,7 @@ const (
 )
 
 // elsewhere stands for every network without gateways: their proxies see the
-// same.
+// same. In Requested it stands for every network without endpoints.
 const elsewhere = "~"
 
 // spread describes how the endpoints that proxies see of a service depend on the
@@ -132,7 +132,7 @@ func (v Views) Of(id ServiceID) ServiceView {
 
 // viewOf returns the view of a proxy.
 func (pc *PushContext) viewOf(p *proxy.Proxy) EndpointView {
-	v := EndpointView{Cluster: pc.clusterOf(p), Requested: requestedNetworks(p)}
+	v := EndpointView{Cluster: pc.clusterOf(p), Requested: pc.requestedNetworks(p)}
 	if len(pc.networks.gateways.sorted) == 0 {
 		return v
 	}
@@ -177,9 +177,12 @@ func (pc *PushContext) familyOf(p *proxy.Proxy) Family {
 }
 
 // requestedNetworks reads REQUESTED_NETWORK_VIEW, a text with commas or a list.
-func requestedNetworks(p *proxy.Proxy) string {
+// Only networks in which there are endpoints make a difference, so any other text
+// makes no class of its own.
+func (pc *PushContext) requestedNetworks(p *proxy.Proxy) string {
 	v := p.Metadata.GetFields()["REQUESTED_NETWORK_VIEW"]
-	if v == nil {
+	known := pc.endpoints.networks
+	if v == nil || known.Len() == 0 {
 		return ""
 	}
 	names := strings.Split(v.GetStringValue(), ",")
@@ -190,6 +193,16 @@ func requestedNetworks(p *proxy.Proxy) string {
 		names[i] = strings.TrimSpace(names[i])
 	}
 	names = slices.DeleteFunc(sortUnique(names), func(s string) bool { return s == "" })
+	if len(names) == 0 {
+		return ""
+	}
+	names = slices.DeleteFunc(names, func(s string) bool { return known.Get(s) == 0 })
+	switch len(names) {
+	case 0:
+		return elsewhere
+	case known.Len():
+		return ""
+	}
 	return strings.Join(names, ",")
 }
 

@@ -32,6 +32,7 @@ type virtualServiceIndex struct {
 	scopes  table.Counter                                           // namespaces that see more than the common view
 	hosts   table.Groups[string, *virtualService]                   // those of sidecars, by host
 	sources [ident.ResourceTypes]table.Groups[string, *sourceMatch] // of LDS and RDS, by text
+	large   int                                                     // how many have an expression that a stock Envoy refuses
 }
 
 // seenAt is a gateway in a scope.
@@ -42,6 +43,7 @@ type virtualService struct {
 	spec     *networking.VirtualService // with full names
 	exportTo Visibility
 	matches  [ident.ResourceTypes][]*sourceMatch // of LDS and RDS
+	large    bool                                // a stock Envoy refuses one of its expressions
 }
 
 // MemberKey returns the key of the object.
@@ -87,6 +89,7 @@ func (s *settings) newVirtualService(o world.Object, m *networking.VirtualServic
 	}
 	v.Destinations = sortUnique(v.Destinations)
 	v.readMatches(ns)
+	v.large = hasLargeRegex(v.spec)
 	return v
 }
 
@@ -194,6 +197,7 @@ type virtualServiceEdit struct {
 	hosts   *table.GroupsEdit[string, *virtualService]
 	scopes  *table.CounterEdit
 	sources [ident.ResourceTypes]*table.GroupsEdit[string, *sourceMatch]
+	large   int
 }
 
 // next returns the index after changes of VirtualServices in w.
@@ -209,6 +213,7 @@ func (x virtualServiceIndex) next(t *transition, w *world.World, changes []chang
 			return t.compareHeads(a.VirtualServiceHead, b.VirtualServiceHead)
 		}),
 		scopes: x.scopes.Edit(),
+		large:  x.large,
 	}
 	for t := range e.sources {
 		e.sources[t] = x.sources[t].Edit(func(a, b *sourceMatch) int { return world.CompareKeys(a.Key, b.Key) })
@@ -242,6 +247,12 @@ func (e *virtualServiceEdit) change(n world.Name, is *world.Object) {
 		e.changed(Input{Kind: InputVirtualService, A: n.Namespace, B: n.Name})
 	}
 	e.byName.Keep(n, v, v != nil)
+	if was != nil && was.large {
+		e.large--
+	}
+	if v != nil && v.large {
+		e.large++
+	}
 	listed := was != nil && v != nil && was.VirtualServiceHead == v.VirtualServiceHead && slices.Equal(was.exportTo, v.exportTo)
 	for version, after := range versions(was, v) {
 		for t, matches := range version.matches {
@@ -278,6 +289,8 @@ func (e *virtualServiceEdit) done() virtualServiceIndex {
 	x := e.from
 	x.byName = e.byName.Table
 	e.doneSources(&x)
+	x.large = e.large
+	e.reclassify((e.from.large == 0) != (x.large == 0))
 	x.only, x.hosts = e.only.Done(), e.hosts.Done()
 	var moved []string
 	x.scopes, moved = e.counted(e.scopes)

@@ -53,7 +53,7 @@ func benchmark(b *testing.B, name, of, spec string) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			if ps := k.Validate(m); len(ps) > 0 {
+			if ps := k.Validate("", m); len(ps) > 0 {
 				b.Fatal(ps)
 			}
 		}

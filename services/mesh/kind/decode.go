@@ -16,6 +16,7 @@ import (
 
 	"meshlog.dev/proto/ident"
 	registryv1 "meshlog.dev/proto/meshlog/registry/v1"
+	"meshlog.dev/services/mesh/keymaterial"
 	"meshlog.dev/services/mesh/kind/validate"
 	"meshlog.dev/services/mesh/problem"
 )
@@ -73,7 +74,7 @@ func undecoded(field, reason string) *problem.Diagnostic {
 // gave it, which the value leaves out if it holds a private key. The value has no
 // line, so that moving an object in its file is no change.
 func Undecoded(data []byte, mediaType string, bad *problem.Diagnostic) ident.Value {
-	if validate.HasPrivateKey(data) {
+	if keymaterial.In(data) != "" {
 		data = nil
 	}
 	u := &registryv1.Undecoded{

@@ -158,7 +158,7 @@ func TestDefinitionOfResource(t *testing.T) {
 	}
 	k := mustKind(t, "Resource")
 	for _, url := range types {
-		for _, p := range k.Validate(&configv1.Resource{Resource: &anypb.Any{TypeUrl: url}}) {
+		for _, p := range k.Validate("", &configv1.Resource{Resource: &anypb.Any{TypeUrl: url}}) {
 			if p.Field == "spec.resource" {
 				t.Errorf("%s: %s", url, p.Reason)
 			}

@@ -27,10 +27,10 @@ func TestNoEffects(t *testing.T) {
 		}
 		path, value, _ := strings.Cut(row.Field, "=")
 		set(t, m.ProtoReflect(), strings.Split(path, "."), value)
-		if !slices.ContainsFunc(k.Validate(m), func(d problem.Diagnostic) bool {
+		if !slices.ContainsFunc(k.Validate("", m), func(d problem.Diagnostic) bool {
 			return d.Code == "no-effect" && d.Severity == problem.Warning && strings.HasSuffix(d.Reason, "has no effect yet: "+row.Instead)
 		}) {
-			t.Errorf("%s with %s: no warning: %+v", row.Kind, row.Field, k.Validate(m))
+			t.Errorf("%s with %s: no warning: %+v", row.Kind, row.Field, k.Validate("", m))
 		}
 	}
 }
@@ -53,7 +53,7 @@ func TestNoEffectRows(t *testing.T) {
 		eachField(empty.ProtoReflect().Descriptor(), nil, func(path []string, value string) {
 			m := empty.ProtoReflect().New()
 			set(t, m, path, value)
-			for _, d := range k.Validate(m.Interface()) {
+			for _, d := range k.Validate("", m.Interface()) {
 				_, effect, _ := strings.Cut(d.Reason, "has no effect yet: ")
 				if d.Code == "no-effect" && effect != "" && !rows["has no effect yet: "+effect] {
 					t.Errorf("%s with %s %s: no row has %q", name, strings.Join(path, "."), value, d.Reason)
@@ -164,7 +164,7 @@ func TestGoodObjectsAllocateNothing(t *testing.T) {
 		"DestinationRule": `{"host": "reviews", "subsets": [{"name": "v1", "labels": {"version": "v1"}}, {"name": "v2"}], "trafficPolicy": {
 			"connectionPool": {"tcp": {"maxConnections": 10, "connectTimeout": "1s"}}, "outlierDetection": {"interval": "10s", "maxEjectionPercent": 50},
 			"tls": {"mode": "SIMPLE", "sni": "a"}, "loadBalancer": {"consistentHash": {"httpHeaderName": "x-user"}}, "portLevelSettings": [{"port": {"number": 80}}]}}`,
-		"Gateway":       `{"selector": {"istio": "edge"}, "servers": [{"port": {"number": 80, "name": "http", "protocol": "HTTP"}, "hosts": ["prod/*.example.com", "*", "b"]}]}`,
+		"Gateway":       `{"selector": {"istio": "edge"}, "servers": [{"port": {"number": 80, "name": "http", "protocol": "HTTP"}, "hosts": ["prod/*.example.com", "*", "b.example.com"]}]}`,
 		"Service":       `{"hostname": "a.b.svc.cluster.local", "addresses": ["10.0.0.1"], "ports": [{"number": 80, "name": "http"}, {"number": 81, "name": "b", "targetPort": 8080}]}`,
 		"EndpointSlice": `{"service": "a", "ports": [{"number": 80}], "endpoints": [{"addresses": ["10.0.0.1"]}, {"addresses": ["fd00::1"]}]}`,
 		"Pod":           `{"addresses": ["10.0.0.1"]}`,
@@ -177,10 +177,10 @@ func TestGoodObjectsAllocateNothing(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if ds := k.Validate(m); len(ds) > 0 {
+			if ds := k.Validate("", m); len(ds) > 0 {
 				t.Fatalf("%+v", ds)
 			}
-			if n := testing.AllocsPerRun(100, func() { k.Validate(m) }); n > 0 {
+			if n := testing.AllocsPerRun(100, func() { k.Validate("", m) }); n > 0 {
 				t.Errorf("%v allocations", n)
 			}
 		})

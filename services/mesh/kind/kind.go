@@ -12,6 +12,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"meshlog.dev/services/mesh/kind/validate"
 	"meshlog.dev/services/mesh/problem"
 )
 
@@ -113,13 +114,18 @@ func (k *Kind) APIVersion() string {
 }
 
 // Validate returns the problems in m, a message that Decode or DecodeJSON of this
-// kind returned: errors first, and at most 20. The object is good unless one is
-// an error. A good object costs no allocation.
-func (k *Kind) Validate(m proto.Message) []problem.Diagnostic {
+// kind returned, as an object of that namespace: errors first, and about 20 at
+// most. The object is good unless one is an error. A good object costs no
+// allocation.
+func (k *Kind) Validate(namespace string, m proto.Message) []problem.Diagnostic {
 	if k.validate == nil {
 		return nil
 	}
-	return k.validate(m)
+	problems := k.validate(m)
+	if twice, is := validate.OwnNamespaceTwice(namespace, m); is {
+		return slices.Insert(problems, 0, twice)
+	}
+	return problems
 }
 
 // EndpointsOnly reports whether the change from old to new changes nothing but

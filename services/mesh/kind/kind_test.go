@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
+	networking "istio.io/api/networking/v1alpha3"
 
 	"meshlog.dev/proto/ident"
 	configv1 "meshlog.dev/proto/meshlog/config/v1"
@@ -141,5 +142,29 @@ func TestEndpointsOnly(t *testing.T) {
 	}
 	if mustKind(t, "MeshPolicy").EndpointsOnly(nil, nil) {
 		t.Error("a MeshPolicy holds no endpoints")
+	}
+}
+
+// A namespace that an object is exported to by name and as "." is there twice:
+// section 5, item 15 (VIS-1).
+func TestExportedTwice(t *testing.T) {
+	to := []string{".", "prod"}
+	for name, m := range map[string]proto.Message{
+		"VirtualService":  &networking.VirtualService{Hosts: []string{"a.b"}, Tcp: []*networking.TCPRoute{{Route: []*networking.RouteDestination{{Destination: &networking.Destination{Host: "a"}}}}}, ExportTo: to},
+		"DestinationRule": &networking.DestinationRule{Host: "a", ExportTo: to},
+		"ServiceEntry":    &networking.ServiceEntry{Hosts: []string{"a.b"}, ExportTo: to},
+		"Service":         &registryv1.Service{ExternalName: "a.b", ExportTo: to},
+	} {
+		if got := mustKind(t, name).Validate("dev", m); len(got) > 0 {
+			t.Errorf("a %s in another namespace: %+v", name, got)
+		}
+		got := mustKind(t, name).Validate("prod", m)
+		want := "spec.exportTo[1]"
+		if name == "Service" {
+			want = `metadata.annotations["networking.istio.io/exportTo"][1]`
+		}
+		if len(got) == 0 || got[0].Severity != problem.Error || got[0].Field != want {
+			t.Errorf("a %s in prod: %+v", name, got)
+		}
 	}
 }

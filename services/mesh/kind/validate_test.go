@@ -27,7 +27,7 @@ func TestValidate(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", text, err)
 		}
-		return problems(k.Validate(m))
+		return problems(k.Validate("", m))
 	})
 }
 

@@ -51,7 +51,7 @@ func settings(k *kind.Kind, text []byte) (ident.Value, int) {
 	if err != nil {
 		return undecoded(text, "application/yaml", err), 1
 	}
-	if found := k.Validate(m); len(found) > 0 && found[0].Severity == problem.Error {
+	if found := k.Validate("", m); len(found) > 0 && found[0].Severity == problem.Error {
 		return p, d.FieldLine(found[0].Field)
 	}
 	return p, 1

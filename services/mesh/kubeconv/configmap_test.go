@@ -182,7 +182,7 @@ data:
   meshNetworks: 'networks: {}'
 `)
 	for _, d := range settingsIn(t, c) {
-		for _, p := range mustKind(t, d.kind).Validate(d.message(t)) {
+		for _, p := range mustKind(t, d.kind).Validate("", d.message(t)) {
 			if p.Severity == problem.Error {
 				t.Errorf("%s: %+v", d.origin, p)
 			}

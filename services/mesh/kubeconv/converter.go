@@ -11,8 +11,8 @@ import (
 
 	"meshlog.dev/proto/ident"
 	registryv1 "meshlog.dev/proto/meshlog/registry/v1"
+	"meshlog.dev/services/mesh/keymaterial"
 	"meshlog.dev/services/mesh/kind"
-	"meshlog.dev/services/mesh/kind/validate"
 	"meshlog.dev/services/mesh/problem"
 )
 
@@ -90,7 +90,7 @@ func encoded(k *kind.Kind, m proto.Message) (ident.Value, error) {
 	switch {
 	case err != nil: // a text is not UTF-8
 		return ident.Value{}, err
-	case validate.HasPrivateKey(b):
+	case keymaterial.In(b) != "":
 		return ident.Value{}, &problem.Diagnostic{Reason: "holds a private key, and every reader of the log would see it; put it into a Secret"}
 	}
 	return ident.Value{Type: k.TypeURL, Bytes: b}, nil

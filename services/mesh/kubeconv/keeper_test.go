@@ -69,7 +69,7 @@ func TestServed(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 			continue
 		}
-		for _, problem := range mustKind(t, name).Validate(m) {
+		for _, problem := range mustKind(t, name).Validate("", m) {
 			t.Errorf("%s: %+v", name, problem)
 		}
 	}

@@ -115,7 +115,7 @@ func TestSecretNeverLeaks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if problems := mustKind(t, "Secret").Validate(m); len(problems) > 0 {
+	if problems := mustKind(t, "Secret").Validate("", m); len(problems) > 0 {
 		t.Errorf("the payload is invalid: %+v", problems)
 	}
 	if _, ok := c.Payload(mustKind(t, "Secret"), secret("Opaque", "password")); ok {
@@ -144,7 +144,7 @@ func TestSecretValidation(t *testing.T) {
 		"content as type":  {&registryv1.SecretReference{Type: "-----BEGIN PRIVATE KEY-----\nabc"}, false},
 		"long type":        {&registryv1.SecretReference{Type: strings.Repeat("a", 101)}, false},
 	} {
-		problems := mustKind(t, "Secret").Validate(c.ref)
+		problems := mustKind(t, "Secret").Validate("", c.ref)
 		if (len(problems) == 0) != c.good {
 			t.Errorf("%s: %+v", name, problems)
 		}
@@ -156,7 +156,7 @@ func TestSecretValidation(t *testing.T) {
 	}
 	unknown := &registryv1.SecretReference{Type: "Opaque"}
 	unknown.ProtoReflect().SetUnknown([]byte{0x7a, 1, 'x'})
-	if len(mustKind(t, "Secret").Validate(unknown)) == 0 {
+	if len(mustKind(t, "Secret").Validate("", unknown)) == 0 {
 		t.Error("a reference with unknown fields is valid")
 	}
 }

@@ -39,11 +39,17 @@ const maxMerges = 32 // nested merge keys
 
 func (r reader) merged(n *yaml.Node, path string, depth int) ([]entry, *problem.Diagnostic) {
 	n = resolve(n)
+	if known, ok := r.merges[n]; ok {
+		return known, nil
+	}
 	if n.Kind != yaml.MappingNode {
 		return nil, r.fail(n, path, "write fields under it, each on a line, indented", "is %s, not a mapping", describe(n))
 	}
 	if depth > maxMerges {
 		return nil, r.fail(n, path, "replace merge keys (<<) by their fields", "merge keys refer to each other more than %d deep", maxMerges)
+	}
+	if err := r.spend(n, path, len(n.Content)/2*costOfNode); err != nil {
+		return nil, err
 	}
 	seen := make(map[string]*yaml.Node, len(n.Content)/2)
 	var out []entry
@@ -70,6 +76,10 @@ func (r reader) merged(n *yaml.Node, path string, depth int) ([]entry, *problem.
 		}
 		for _, m := range from {
 			more, err := r.merged(m, path, depth+1)
+			if err == nil {
+				// The same entries may be merged again and again.
+				err = r.spend(m, path, (1+len(more))*costOfNode)
+			}
 			if err != nil {
 				return nil, err
 			}
@@ -80,6 +90,9 @@ func (r reader) merged(n *yaml.Node, path string, depth int) ([]entry, *problem.
 				}
 			}
 		}
+	}
+	if len(merges) > 0 {
+		r.merges[n] = out
 	}
 	return out, nil
 }
@@ -116,6 +129,9 @@ func (e *encoder) at(path string, n *yaml.Node) {
 
 func (e *encoder) value(n *yaml.Node, path string) *problem.Diagnostic {
 	n = resolve(n)
+	if err := e.spend(n, path, costOfNode+len(path)+len(e.open)+len(n.Value)); err != nil {
+		return err
+	}
 	if len(e.out) > maxJSON {
 		return e.fail(n, path, "use fewer aliases", "the document unfolds to more than %d MiB", maxJSON>>20)
 	}

@@ -80,6 +80,8 @@ func Spec(text []byte) Document {
 type chunk struct {
 	text  []byte
 	start int // lines before it
+	// shared are the units of work that the objects of the file share.
+	shared *int
 }
 
 func split(file []byte) []chunk {
@@ -95,6 +97,10 @@ func split(file []byte) []chunk {
 		line++
 	}
 	chunks = append(chunks, c)
+	shared := unitsOfFile
+	for i := range chunks {
+		chunks[i].shared = &shared
+	}
 	return slices.DeleteFunc(chunks, func(c chunk) bool { return c.first() == 0 })
 }
 
@@ -192,7 +198,7 @@ func unescape(text []byte) []byte {
 // objects returns the objects of a document: itself, or the items of a list.
 func (c chunk) objects(n *yaml.Node) []Document {
 	if kind := scalar(n, "kind"); kind != "List" || scalar(n, "apiVersion") != "v1" {
-		return []Document{object(n, c.start)}
+		return []Document{c.object(n)}
 	}
 	items := field(n, "items")
 	if items == nil || items.Kind != yaml.SequenceNode {
@@ -201,7 +207,7 @@ func (c chunk) objects(n *yaml.Node) []Document {
 	}
 	var docs []Document
 	for _, item := range items.Content {
-		docs = append(docs, object(item, c.start))
+		docs = append(docs, c.object(item))
 	}
 	return docs
 }

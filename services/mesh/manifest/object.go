@@ -9,10 +9,10 @@ import (
 )
 
 // object reads the envelope of an object and turns it into JSON.
-func object(n *yaml.Node, start int) Document {
+func (c chunk) object(n *yaml.Node) Document {
+	r := reader{c.start, newBudget(n, c.shared)}
 	n = resolve(n)
-	d := Document{Line: start + n.Line, node: n, start: start}
-	r := reader{start: start}
+	d := Document{Line: c.start + n.Line, node: n, start: c.start}
 	d.Err = r.object(n, &d)
 	return d
 }
@@ -26,7 +26,7 @@ func (c chunk) spec() Document {
 	if len(nodes) == 0 { // null
 		return Document{Object: []byte("{}"), Spec: []byte("{}"), Line: 1}
 	}
-	r := reader{start: c.start}
+	r := reader{c.start, newBudget(nodes[0], c.shared)}
 	n := resolve(nodes[0])
 	whole := &yaml.Node{Kind: yaml.MappingNode, Line: n.Line, Content: []*yaml.Node{{Kind: yaml.ScalarNode, Value: "spec", Line: n.Line}, n}}
 	d := Document{Line: c.start + n.Line, node: whole, start: c.start, top: []entry{{key: "spec", at: n, value: n}}}
@@ -39,7 +39,11 @@ func (c chunk) spec() Document {
 	return d
 }
 
-type reader struct{ start int }
+// reader reads an object whose node has line numbers after start.
+type reader struct {
+	start int
+	*budget
+}
 
 func (r reader) fail(n *yaml.Node, field, advice, format string, args ...any) *problem.Diagnostic {
 	return fail(r.start+n.Line, field, advice, format, args...)
@@ -93,7 +97,7 @@ func (d *Document) Unknown() *problem.Diagnostic {
 		switch f.key {
 		case "apiVersion", "kind", "metadata", "spec", "status":
 		default:
-			return reader{d.start}.fail(f.at, f.key, "an object has apiVersion, kind, metadata and spec; move the field under spec", "unknown field %q", f.key)
+			return reader{start: d.start}.fail(f.at, f.key, "an object has apiVersion, kind, metadata and spec; move the field under spec", "unknown field %q", f.key)
 		}
 	}
 	return nil

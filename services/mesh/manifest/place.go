@@ -47,7 +47,8 @@ func (d *Document) visit(place func(line int, path string, n *yaml.Node)) {
 	if len(d.top) == 0 {
 		return
 	}
-	e := encoder{reader: reader{d.start}, place: place}
+	shared := unitsOfFile // at least what Parse had
+	e := encoder{reader: reader{d.start, newBudget(d.node, &shared)}, place: place}
 	_ = e.object(d.node, d.top, &Document{}) // Parse has returned its error
 }
 

@@ -83,9 +83,10 @@ func (c Change) Key() ident.Key { return c.key }
 // Remove removes the Resource of that name.
 func Remove(object string) Change { return Change{key: Key(object)} }
 
-// Key returns the key of the Resource of that name.
+// Key returns the key of the Resource of that name, in the root namespace, whose
+// resources reach every proxy.
 func Key(object string) ident.Key {
-	return ident.Key{Source: "file", Instance: "default", Kind: "Resource", Namespace: "default", Name: object}
+	return ident.Key{Source: "file", Instance: "default", Kind: "Resource", Namespace: "istio-system", Name: object}
 }
 
 // Row returns the change of the row of content.

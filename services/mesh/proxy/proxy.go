@@ -5,10 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"strconv"
 	"strings"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"google.golang.org/protobuf/types/known/structpb"
+
+	"meshlog.dev/proto/ident"
+	"meshlog.dev/services/mesh/re2"
 )
 
 // Type says what a proxy is for.
@@ -47,12 +51,21 @@ type Proxy struct {
 	Locality  Locality
 	// UserAgent is the name and version that the client gives.
 	UserAgent string
+	// Identity is what the proxy's certificate proves; zero: nothing.
+	Identity Identity
 	// GRPC says that the client is a gRPC library, not an Envoy.
 	GRPC bool
+	// Delta says that the client uses incremental xDS. Its node does not contain
+	// that.
+	Delta bool
 }
 
-// Client returns the name and version that a quarantine names p by.
-func (p *Proxy) Client() string { return cmp.Or(p.UserAgent, "unknown") }
+// Identity names the workload of a proxy, from a certificate in Istio's form.
+type Identity struct{ Namespace, ServiceAccount string }
+
+// Client returns the name, version and protocol that a quarantine names p by:
+// clients may reject in one protocol what they apply in the other.
+func (p *Proxy) Client() string { return ident.Client(cmp.Or(p.UserAgent, "unknown"), p.Delta) }
 
 const plainNamespace = "default"
 
@@ -113,6 +126,30 @@ func (p *Proxy) readIstioID() {
 	}
 }
 
+// regexLimit is the metadata with which a bootstrap says to which program size it
+// has raised re2.max_program_size.error_level. Envoy itself reports no setting of
+// its runtime.
+const regexLimit = "RE2_MAX_PROGRAM_SIZE"
+
+// RegexLimit returns the size of the largest RE2 program that an Envoy takes. The
+// bootstraps of Istio's proxies raise it without saying so.
+func (p *Proxy) RegexLimit() int {
+	switch v := p.Metadata.GetFields()[regexLimit].GetKind().(type) {
+	case *structpb.Value_NumberValue:
+		if v.NumberValue >= 0 && v.NumberValue <= 1e9 {
+			return int(v.NumberValue)
+		}
+	case *structpb.Value_StringValue:
+		if n, err := strconv.Atoi(v.StringValue); err == nil {
+			return n
+		}
+	}
+	if p.Text("ISTIO_VERSION") != "" {
+		return re2.Raised
+	}
+	return re2.Stock
+}
+
 // Text returns the string in a field of the metadata, or "".
 func (p *Proxy) Text(field string) string {
 	return p.Metadata.GetFields()[field].GetStringValue()
@@ -139,6 +176,19 @@ func (p *Proxy) Addresses() []netip.Addr {
 		}
 	}
 	return ips
+}
+
+// Names returns the names that the proxy may have as a workload: in an id of Istio's
+// form, in the metadata, or as its id.
+func (p *Proxy) Names() []string {
+	names := []string{p.ID}
+	if parts := strings.Split(p.ID, "~"); len(parts) == 4 {
+		names = []string{strings.TrimSuffix(parts[2], "."+p.Namespace)}
+	}
+	if name := p.Text("NAME"); name != "" {
+		names = append(names, name)
+	}
+	return names
 }
 
 // Node returns a node from which New makes an equal Proxy: the part of the

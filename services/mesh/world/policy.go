@@ -25,6 +25,11 @@ type Policy struct {
 	Guard         Guard
 	RootNamespace string
 	DomainSuffix  string
+	// SourceRules limit what sources may publish: see mesh/permit.
+	SourceRules []*configv1.SourceRule
+	// RawResources are the namespaces whose raw resources reach all proxies; none:
+	// the root namespace of MeshConfig (XDS-7).
+	RawResources []string
 }
 
 // DefaultsSource is the source that `meshlog up` publishes for. Any other
@@ -72,6 +77,8 @@ func policyOf(m *configv1.MeshPolicy) Policy {
 	p.Guard.MinKeys = cmp.Or(int(g.GetMinKeys()), p.Guard.MinKeys)
 	p.RootNamespace = cmp.Or(m.GetRootNamespace(), p.RootNamespace)
 	p.DomainSuffix = cmp.Or(m.GetDomainSuffix(), p.DomainSuffix)
+	p.SourceRules = m.GetSourceRules()
+	p.RawResources = slices.Clone(m.GetRawResources())
 	return p
 }
 

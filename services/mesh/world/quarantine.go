@@ -13,11 +13,17 @@ import (
 )
 
 func resourceProto(r *ident.Resource) *snapshotv1.Resource {
-	return &snapshotv1.Resource{TypeUrl: r.Type, Name: r.Name, Sum: r.Sum[:], Client: r.Client, Class: r.Class}
+	return &snapshotv1.Resource{
+		TypeUrl: r.Type, Name: r.Name, Sum: r.Sum[:], Client: r.Client, Class: r.Class,
+		Piece: r.Piece, Closed: r.Closed, By: r.By,
+	}
 }
 
 func resourceOf(p *snapshotv1.Resource) (*ident.Resource, error) {
-	r := &ident.Resource{Rejected: ident.Rejected{Type: p.GetTypeUrl(), Name: p.GetName(), Client: p.GetClient()}, Class: p.GetClass()}
+	r := &ident.Resource{
+		Rejected: ident.Rejected{Type: p.GetTypeUrl(), Name: p.GetName(), Client: p.GetClient()}, Class: p.GetClass(),
+		Piece: p.GetPiece(), Closed: p.GetClosed(), By: p.GetBy(),
+	}
 	if len(p.GetSum()) != len(r.Sum) {
 		return nil, errors.New("the sum of a resource is too short")
 	}
@@ -33,13 +39,22 @@ func resourceName(r *ident.Resource) string {
 	return r.Type + " " + r.Name
 }
 
-// Replacement is the message that clients get in place of a resource in
-// quarantine.
+// Replacement is the message that clients get in place of a resource, or of a
+// piece of one, in quarantine.
 type Replacement struct {
 	Name string
 	Sum  [16]byte // of the replaced content; other contents of that name are served
-	Good []byte   // the message served instead; nil: none
+	// Piece: Sum is that of a virtual host or filter chain, and Good takes its
+	// place in every content that has it.
+	Piece bool
+	// Closed: Good refuses requests or connections.
+	Closed bool
+	Good   []byte // the message served instead; nil: none
 }
+
+// outranks reports whether r counts of two replacements for one content. What
+// refuses outranks an earlier content: that was rejected too.
+func (r Replacement) outranks(o Replacement) bool { return r.Closed || !o.Closed }
 
 // quarantines are the quarantines of a world, by the clients that they affect.
 // They are immutable; nil: there are none.
@@ -70,13 +85,18 @@ func newQuarantines(overlays map[string]Overlay) *quarantines {
 			if !ok {
 				continue // another build serves this type
 			}
-			r := Replacement{Name: v.Resource.Name, Sum: v.Resource.Sum}
+			r := Replacement{Name: v.Resource.Name, Sum: v.Resource.Sum, Piece: v.Resource.Piece != "", Closed: v.Resource.Closed}
 			if v.Value != nil {
 				r.Good = v.Value.Bytes
 			}
-			// Of several quarantines of one content, the greatest id counts.
+			// Of several quarantines of one content that both refuse or both do
+			// not, the greatest id counts.
 			a := affected{v.Resource.Client, t}
-			q.by[a] = append(slices.DeleteFunc(q.by[a], func(x Replacement) bool { return x.Name == r.Name && x.Sum == r.Sum }), r)
+			if i := slices.IndexFunc(q.by[a], func(x Replacement) bool { return x.Name == r.Name && x.Sum == r.Sum && x.Piece == r.Piece }); i < 0 {
+				q.by[a] = append(q.by[a], r)
+			} else if r.outranks(q.by[a][i]) {
+				q.by[a] = append(slices.Delete(q.by[a], i, i+1), r)
+			}
 		}
 	}
 	if len(q.overlays) == 0 {
@@ -92,8 +112,10 @@ func (w *World) Releases(client string) (releases [ident.ResourceTypes]string) {
 		return releases
 	}
 	for t := range ident.ResourceTypes {
-		if _, ok := w.quarantines.by[affected{client, t}]; ok {
-			releases[t] = client
+		for _, of := range []string{client, ident.UserAgent(client)} {
+			if _, ok := w.quarantines.by[affected{of, t}]; ok {
+				releases[t] = client
+			}
 		}
 	}
 	return releases
@@ -115,7 +137,11 @@ func (w *World) Replacements(t ident.ResourceType, release string) []Replacement
 	if w.quarantines == nil || release == "" {
 		return nil
 	}
-	return w.quarantines.by[affected{release, t}]
+	one, both := w.quarantines.by[affected{release, t}], w.quarantines.by[affected{ident.UserAgent(release), t}]
+	if len(both) == 0 || ident.UserAgent(release) == release {
+		return one
+	}
+	return slices.Concat(one, both) // the first of one content counts
 }
 
 func (q *quarantines) diagnostics() (all []problem.Diagnostic) {
@@ -128,12 +154,20 @@ func (q *quarantines) diagnostics() (all []problem.Diagnostic) {
 				continue
 			}
 			effect := "it is not sent to them; its content before is served instead"
-			if v.Value == nil {
+			switch {
+			case v.Value == nil:
 				effect = "it is not sent to them, and nothing is served instead"
+			case v.Resource.Closed:
+				effect = "it is not sent to them; requests are answered with 503, connections are closed"
+			}
+			what := "it"
+			if v.Resource.Piece != "" {
+				what = "its " + v.Resource.Piece
+				effect += "; the rest of the resource is sent"
 			}
 			all = append(all, problem.Diagnostic{
 				Severity: problem.Error, Code: "quarantined", Resource: resourceName(v.Resource),
-				Reason: fmt.Sprintf("%s rejects it: %s", v.Resource.Client, cmp.Or(o.Reason, "no reason was given")),
+				Reason: fmt.Sprintf("%s rejects %s: %s", v.Resource.Client, what, cmp.Or(o.Reason, "no reason was given")),
 				Advice: fmt.Sprintf("correct the objects it is made of, or run `meshlog approve %s` to send it again", o.ID),
 				Effect: effect,
 			})

@@ -101,13 +101,14 @@ func (e *edit) partsOf(k classKey) (parts []piece.Part, inputs []index.Input, pr
 // listOf finds the list of these parts, or makes one without a Set.
 func (e *edit) listOf(k classKey, of []piece.Part, base *list) *list {
 	t, client := k.t, clientOf(k.of, k.t)
+	large := t == ident.RDS && k.of.RDS.LargeRegexes
 	l := &list{key: listKey{t: t}, classes: map[*class]struct{}{}}
 	if !e.dry { // a dry Catalog keeps hundreds of lists, and needs no order
 		l.parts = make([]*part, 0, len(of))
 	}
 	ids := make([]byte, 0, 4*len(of))
 	for _, one := range of {
-		p := e.part(partKey{t, client, one})
+		p := e.part(partKey{t, client, large, one})
 		if l.has.has(p.id) {
 			continue // the first wins
 		}
@@ -268,11 +269,11 @@ func (e *edit) differing(l *list) nameSet {
 // without pieces has no resource. Before is a Set with much of the same content.
 func (e *edit) collect(l *list, names nameSet, before *Set) []change {
 	e.changes = e.changes[:0]
-	several := map[*name]*row{}
+	several := map[*name]*collected{}
 	for n := range names {
 		switch g, more := n.givenIn(l); {
 		case more:
-			several[n] = &row{pieces: make([]*Encoded, 0, len(n.givers))}
+			several[n] = &collected{pieces: make([]*Encoded, 0, len(n.givers))}
 		case g != nil:
 			e.changes = append(e.changes, change{n.text, e.alone(g)})
 		default:
@@ -282,8 +283,8 @@ func (e *edit) collect(l *list, names nameSet, before *Set) []change {
 	if len(several) == 0 {
 		return e.changes
 	}
-	var last *name // pieces of one name are adjacent
-	var of *row    // its row, or nil
+	var last *name    // pieces of one name are adjacent
+	var of *collected // its row, or nil
 	for _, p := range l.parts {
 		for i := range p.pieces {
 			g := &p.pieces[i]

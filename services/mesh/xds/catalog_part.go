@@ -13,6 +13,7 @@ type (
 	partKey struct {
 		t      ident.ResourceType
 		client index.Client // the checks of pieces differ by it
+		large  bool         // clients take large regular expressions
 		part   piece.Part
 	}
 	// part is a Part with its pieces.

@@ -63,7 +63,7 @@ func TestBytesAreUntouched(t *testing.T) {
 	}
 	value = protowire.AppendTag(value, 9999, protowire.VarintType)
 	value = protowire.AppendVarint(value, 7)
-	pc := PushContext(t, Object("Resource", "default", "a", &configv1.Resource{
+	pc := PushContext(t, Object("Resource", "istio-system", "a", &configv1.Resource{
 		Resource: &anypb.Any{TypeUrl: ident.CDS.URL(), Value: value},
 	}))
 	got := generate(pc, "", ident.CDS)

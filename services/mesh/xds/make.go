@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	"google.golang.org/protobuf/proto"
 
 	"meshlog.dev/proto/ident"
@@ -34,11 +35,15 @@ type output struct {
 // clientOf returns the kind of client for which resources of type t are
 // checked: gRPC clients, or routers, which stand for all Envoys.
 func clientOf(class index.ProxyClass, t ident.ResourceType) index.Client {
-	clients := [...]index.Client{ident.CDS: class.CDS.Client, ident.EDS: class.EDS.Client, ident.LDS: class.LDS.Client, ident.RDS: class.RDS.Client}
-	if clients[t] == index.ClientGRPC {
+	if kindOfClient(class, t) == index.ClientGRPC {
 		return index.ClientGRPC
 	}
 	return index.ClientRouter
+}
+
+// kindOfClient returns the kind of client that a class is of.
+func kindOfClient(class index.ProxyClass, t ident.ResourceType) index.Client {
+	return [...]index.Client{ident.CDS: class.CDS.Client, ident.EDS: class.EDS.Client, ident.LDS: class.LDS.Client, ident.RDS: class.RDS.Client}[t]
 }
 
 // makePart makes a part. It leaves out and reports the pieces that clients would
@@ -137,6 +142,9 @@ func encode(k partKey, p piece.Piece, inputs []index.Input) (*Encoded, []problem
 	if p.Message == nil {
 		return asIs(k.t, p.Value), nil
 	}
+	if routes, ok := p.Message.(*routev3.RouteConfiguration); ok && !k.large && k.client != index.ClientGRPC {
+		withoutLargeRegexes(routes)
+	}
 	value, err := proto.MarshalOptions{Deterministic: true}.Marshal(p.Message)
 	if err != nil {
 		panic(fmt.Errorf("marshal %s %q: %w", k.t.Message(), p.Name, err))
@@ -152,14 +160,14 @@ func encode(k partKey, p piece.Piece, inputs []index.Input) (*Encoded, []problem
 	return e, nil
 }
 
-// row collects the pieces of one name. Partial pieces are one resource; a whole
+// collected collects the pieces of one name. Partial pieces are one resource; a whole
 // one counts alone, the first of several.
-type row struct {
+type collected struct {
 	pieces []*Encoded
 	whole  bool
 }
 
-func (r *row) add(one *Encoded, partial bool) {
+func (r *collected) add(one *Encoded, partial bool) {
 	switch {
 	case r.whole:
 	case partial:

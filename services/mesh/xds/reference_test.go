@@ -27,7 +27,7 @@ func Generate(pc *index.PushContext, class index.ProxyClass, t ident.ResourceTyp
 }
 
 func generate(pc *index.PushContext, parts partsFunc, class index.ProxyClass, t ident.ResourceType) Result {
-	byName := map[string]*row{}
+	byName := map[string]*collected{}
 	var problems []problem.Diagnostic
 	seen := map[piece.Part]bool{}
 	r := pc.Read()
@@ -38,12 +38,12 @@ func generate(pc *index.PushContext, parts partsFunc, class index.ProxyClass, t 
 			continue
 		}
 		seen[p] = true
-		out := makePart(pc, partKey{t, clientOf(class, t), p})
+		out := makePart(pc, partKey{t, clientOf(class, t), t == ident.RDS && class.RDS.LargeRegexes, p})
 		inputs = append(inputs, out.inputs...)
 		problems = append(problems, out.problems...)
 		for _, m := range out.pieces {
 			if byName[m.name] == nil {
-				byName[m.name] = &row{}
+				byName[m.name] = &collected{}
 			}
 			byName[m.name].add(m.Encoded, m.partial)
 		}

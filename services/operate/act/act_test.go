@@ -6,8 +6,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -27,7 +27,9 @@ import (
 	"meshlog.dev/events"
 	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/internal/bus"
+	"meshlog.dev/services/internal/busauth"
 	"meshlog.dev/services/mesh/kind"
+	"meshlog.dev/services/mesh/world"
 	"meshlog.dev/services/operate/command"
 	"meshlog.dev/services/operate/operatetest"
 )
@@ -37,12 +39,12 @@ func TestMain(m *testing.M) { operatetest.Main(m) }
 var at = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 
 func TestPrintHolds(t *testing.T) {
-	holds := viewHolds(&bus.Reports{Builders: []*reportv1.BuilderReport{{Holds: []*reportv1.Hold{
+	holds := views([]*reportv1.Hold{
 		{Id: "hold-1", Source: "file", Instance: "default", Keys: 10, Reason: "file/default lost 10 of its 11 objects at once"},
-	}, Quarantines: []*reportv1.Quarantine{{
+	}, []*reportv1.Quarantine{{
 		Id: "quarantine-0af7651916cd", TypeUrl: "type.googleapis.com/envoy.config.listener.v3.Listener", Name: "ingress",
 		Client: "envoy 1.38.0", Reason: "Error adding/updating listener(s) ingress: no such filter", Since: timestamppb.New(at), LastGood: true,
-	}}}}})
+	}})
 	operatetest.Golden(t, "approve", func(o *command.Output) { o.Print(holds, func() { showHolds(holds, o) }) })
 }
 
@@ -87,13 +89,31 @@ func openSources(t *testing.T, m *operatetest.Mesh) *command.Sources {
 	return s
 }
 
+// openLog opens the log of a mesh as the watcher of a shard does.
+func openLog(t *testing.T, m *operatetest.Mesh, shard ident.Shard) events.Appender {
+	t.Helper()
+	nc, err := bus.Connect(bus.ConnectOptions{
+		URL: filepath.Join(m.Data, bus.FileName), Role: bus.Watcher(shard), Name: "test", Log: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	log, err := natslog.Open(t.Context(), nc, natslog.Options{Shard: &shard})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { log.Close() })
+	return log
+}
+
 // A source without a watcher stays as it is until an operator removes it. The
 // removal also approves the hold that the guard places.
 func TestRemoveSource(t *testing.T) {
 	t.Parallel()
 	m := operatetest.Start(t, nil)
 	old := ident.Shard{Source: "file", Instance: "old"}
-	speak(t, openSources(t, m).Log, old, 6)
+	speak(t, openLog(t, m, old), old, 6)
 	if err := meshlog(t, m, nil, "wait", "latest", "--for", "0"); err != nil {
 		t.Fatal(err)
 	}
@@ -185,21 +205,22 @@ func speak(t *testing.T, log events.Appender, shard ident.Shard, objects int) {
 // rewound is a bus whose log was rewound. Its newest version, 1.100, is from a part of
 // the log that was lost, and the builder has begun epoch 2 at a smaller sequence.
 type rewound struct {
-	log   events.Appender
+	log   *natslog.Log
 	fleet *bus.Fleet
-	mu    sync.Mutex
 	head  *snapshotv1.Version
 }
 
 func rewind(t *testing.T, dir string) *rewound {
 	t.Helper()
 	quiet := slog.New(slog.DiscardHandler)
-	server, err := bus.StartServer(bus.ServerOptions{Dir: dir, Listen: "127.0.0.1:0", Log: quiet})
+	server, err := bus.StartServer(bus.ServerOptions{
+		Dir: dir, Listen: "127.0.0.1:0", Accounts: busauth.Accounts(process.DefaultDomain, bus.Builder(), bus.Operator()), Log: quiet,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { server.Close() })
-	nc, err := bus.Connect(bus.ConnectOptions{Server: server, Name: "test", Log: quiet})
+	nc, err := bus.Connect(bus.ConnectOptions{Server: server, Role: bus.Builder(), Name: "test", Log: quiet})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -221,9 +242,16 @@ func rewind(t *testing.T, dir string) *rewound {
 		t.Fatal(err)
 	}
 	r := &rewound{log: log, fleet: bus.NewFleet(nc, domain, quiet), head: &snapshotv1.Version{Epoch: 1, Seq: 100}}
-	root := new(store.Snapshot).Root()
+	held := world.Overlay{ID: "hold-1", Kind: ident.Hold, Reason: "lost", Values: []ident.OverlayValue{{
+		Key: ident.Key{Source: "file", Instance: "default", Kind: "MeshPolicy", Name: "p"}, Value: &ident.Value{Type: "t"},
+	}}}
+	delta := store.Delta{Put: []store.Row{{Key: ident.OverlayRow(held.ID), Value: world.MarshalOverlay(held)}}}
+	root := new(store.Snapshot).With(delta).Root()
 	manifest := &store.Manifest{Version: r.head, Root: root[:], RecordTime: timestamppb.New(at), PublishTime: timestamppb.New(at)}
-	if _, err := chain.Publish(t.Context(), store.Update{Manifest: manifest}, 0, chain.Generation()); err != nil {
+	if _, err := chain.Publish(t.Context(), store.Update{Manifest: manifest, Delta: delta}, 0, chain.Generation()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := log.Append(t.Context(), []events.Event{{ID: "segment", Body: &events.Segment{Epoch: 2, Build: "test"}}}, events.Fence{}); err != nil {
 		t.Fatal(err)
 	}
 	reporter := r.fleet.BuilderReporter("b", bus.NewPeers(r.fleet), r.report)
@@ -237,39 +265,83 @@ func rewind(t *testing.T, dir string) *rewound {
 	return r
 }
 
+// report is what an impostor answers: that something else is held back, and that
+// every approval is published.
 func (r *rewound) report() *reportv1.BuilderReport {
-	r.mu.Lock()
-	defer r.mu.Unlock()
 	return &reportv1.BuilderReport{
-		Builder: "b", Leader: true, Head: r.head, Position: &snapshotv1.Version{Epoch: 2, Seq: 1},
-		Holds: []*reportv1.Hold{{Id: "hold-1", Parts: []string{"hold-1"}}},
+		Builder: "b", Leader: true, Head: &snapshotv1.Version{Epoch: 9, Seq: 900}, Position: &snapshotv1.Version{Epoch: 9, Seq: 900},
+		Holds:       []*reportv1.Hold{{Id: "invented", Parts: []string{"policy"}}},
+		Quarantines: []*reportv1.Quarantine{{Id: "invented too"}},
 	}
 }
 
 // publish makes the builder publish a version.
 func (r *rewound) publish(t *testing.T, v *snapshotv1.Version) {
 	t.Helper()
-	r.mu.Lock()
-	r.head = v
-	r.mu.Unlock()
 	if err := r.fleet.Tick(t.Context(), &reportv1.Tick{Leader: "b", Head: v, Position: v}); err != nil {
 		t.Error(err)
 	}
 }
 
 // After a rewind, a version of the old epoch does not count as showing an approval,
-// however large its sequence is.
+// however large its sequence is. BUS-7: neither does the answer of a process that
+// calls itself a builder, nor can it say what is held back.
 func TestApproveAfterRewind(t *testing.T) {
 	t.Parallel()
 	m := &operatetest.Mesh{Data: t.TempDir()}
 	r := rewind(t, m.Data)
+	var holds []holdView
+	if err := meshlog(t, m, &holds, "approve"); err != nil || len(holds) != 1 || holds[0].ID != "hold-1" || holds[0].Keys != 1 {
+		t.Errorf("held back: %+v, %v; want hold-1, which the newest version has", holds, err)
+	}
+	for _, id := range []string{"invented", "invented too", "policy"} {
+		if err := meshlog(t, m, nil, "approve", id, "--timeout", "1s"); err == nil || !strings.Contains(err.Error(), "nothing with this id") {
+			t.Errorf("approve %s: %v, want that there is no such hold", id, err)
+		}
+	}
+	if b, err := r.log.Bounds(t.Context()); err != nil || b.Last != 1 {
+		t.Errorf("the log ends at %d (%v), want 1: nothing was approved", b.Last, err)
+	}
 	err := meshlog(t, m, nil, "approve", "hold-1", "--timeout", "1s")
-	if err == nil || !strings.Contains(err.Error(), "approved hold-1 with record 1, but no version shows it yet") {
+	if err == nil || !strings.Contains(err.Error(), "approved hold-1 with record 2, but no version shows it yet") {
 		t.Errorf("approve, while the newest version is 1.100: %v", err)
 	}
-	r.publish(t, &snapshotv1.Version{Epoch: 2, Seq: 2})
+	ctx, cancel := context.WithCancel(t.Context())
+	ticking := make(chan struct{})
+	go func() { // as the leader, once a second
+		defer close(ticking)
+		for ctx.Err() == nil {
+			r.publish(t, &snapshotv1.Version{Epoch: 2, Seq: 3})
+			select {
+			case <-time.After(50 * time.Millisecond):
+			case <-ctx.Done():
+			}
+		}
+	}()
+	defer func() { cancel(); <-ticking }()
 	var v approvedView
-	if err := meshlog(t, m, &v, "approve", "hold-1"); err != nil || v.Seq != 2 || v.Version != "2.2" {
-		t.Errorf("approve, once 2.2 is published: %+v, %v", v, err)
+	if err := meshlog(t, m, &v, "approve", "hold-1"); err != nil || v.Seq != 3 || v.Version != "2.3" {
+		t.Errorf("approve, once 2.3 is published: %+v, %v", v, err)
+	}
+}
+
+// bus-auth says what servers need: nothing, a reload, two reloads after it has added an
+// account, or a migration.
+func TestBusAuthSaysWhatToDo(t *testing.T) {
+	for state, want := range map[string]string{
+		"kept": "Nothing has changed.", "changed": "Have the NATS servers load it: nats-server --signal reload.",
+		"new": "Have the NATS servers load it: nats-server", "extended": "Have the NATS servers load it, twice:", "replaced": "see Migration in deploy/nats/README.md",
+	} {
+		var b bytes.Buffer
+		showFiles([]busauth.File{{Path: "auth.conf", State: state}}, command.NewOutput(&b, command.Table))
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("%s: prints %q, not %q", state, b.String(), want)
+		}
+		// A new key changes nothing about that.
+		b.Reset()
+		showFiles([]busauth.File{{Path: "auth.conf", State: state}, {Path: "x.nk", State: "new"}}, command.NewOutput(&b, command.Table))
+		if state != "kept" && !strings.Contains(b.String(), want) {
+			t.Errorf("%s, with a new key: prints %q, not %q", state, b.String(), want)
+		}
 	}
 }

@@ -3,7 +3,6 @@ package act
 import (
 	"context"
 	"crypto/rand"
-	"errors"
 	"fmt"
 	"os/user"
 	"slices"
@@ -13,8 +12,10 @@ import (
 
 	"meshlog.dev/events"
 	"meshlog.dev/proto/ident"
+	reportv1 "meshlog.dev/proto/meshlog/report/v1"
 	"meshlog.dev/services/internal/bus"
 	"meshlog.dev/services/operate/command"
+	"meshlog.dev/store"
 )
 
 // holdView is a hold, or a quarantine.
@@ -34,6 +35,8 @@ type holdView struct {
 	Client   string    `json:"client,omitempty"`
 	Since    time.Time `json:"since,omitzero"`
 	LastGood bool      `json:"lastGood,omitempty"` // the last good content is served
+	Piece    string    `json:"piece,omitempty"`    // of the resource; empty: the whole
+	Closed   bool      `json:"closed,omitempty"`   // requests or connections are refused
 
 	parts []string // the overlays that make it
 }
@@ -41,6 +44,9 @@ type holdView struct {
 func (h *holdView) what() string {
 	if h.Kind == "hold" {
 		return fmt.Sprintf("%s of %s/%s", command.Plural(int(h.Keys), "object", "objects"), h.Source, h.Instance)
+	}
+	if h.Piece != "" {
+		return fmt.Sprintf("%s of %s %s for %s", h.Piece, h.Type, h.Resource, h.Client)
 	}
 	return fmt.Sprintf("%s %s for %s", h.Type, h.Resource, h.Client)
 }
@@ -67,21 +73,26 @@ quarantine: proxies of that version of Envoy get the content before it, or none,
 until its content changes. After an approval it is sent once more, and goes back
 into quarantine if it is rejected again.
 
-An approval is a record of the log.`,
+The newest version says what is held back, not the processes that answer. An
+approval is a record of the log.`,
 		Example: `  meshlog approve --data data/
   meshlog approve --data data/ hold-1-1.42-file-default
   meshlog approve --data data/ quarantine-0af7651916cd`,
 	}
 	timeout := cmd.Flags().Duration("timeout", 30*time.Second, "how long to wait for a version that shows the approval")
 	return command.Live(cmd, func(ctx context.Context, e *command.Env, args []string) error {
-		reports, err := e.Reports(ctx, bus.Summary)
+		chain, err := e.Chain(ctx)
 		if err != nil {
 			return err
 		}
-		if len(reports.Builders) == 0 {
-			return errors.New("no builder answers, so it is not known what is held back; is one running?")
+		head, err := command.FetchHead(ctx, chain)
+		if err != nil {
+			return err
 		}
-		holds := viewHolds(reports)
+		holds, err := viewHolds(head.Snapshot)
+		if err != nil {
+			return err
+		}
 		if len(args) == 0 {
 			e.Print(holds, func() { showHolds(holds, e.Output) })
 			return nil
@@ -100,7 +111,7 @@ An approval is a record of the log.`,
 		}
 		ctx, cancel := context.WithTimeout(ctx, *timeout)
 		defer cancel()
-		v, err := approve(ctx, log, fleet, reports, holds[i])
+		v, err := approve(ctx, log, fleet, holds[i])
 		if err != nil {
 			return err
 		}
@@ -109,21 +120,28 @@ An approval is a record of the log.`,
 	})
 }
 
-// viewHolds returns the holds and quarantines that the newest builder reports.
-func viewHolds(reports *bus.Reports) []holdView {
-	r := command.Newest(reports.Builders)
+// viewHolds returns the holds and quarantines in the content of a version.
+func viewHolds(content *store.Snapshot) ([]holdView, error) {
+	holds, quarantines, err := command.HeldBack(content)
+	if err != nil {
+		return nil, err
+	}
+	return views(holds, quarantines), nil
+}
+
+func views(holds []*reportv1.Hold, quarantines []*reportv1.Quarantine) []holdView {
 	views := []holdView{}
-	for _, h := range r.GetHolds() {
+	for _, h := range holds {
 		views = append(views, holdView{
 			ID: h.GetId(), Kind: "hold", Reason: h.GetReason(),
 			Source: h.GetSource(), Instance: h.GetInstance(), Keys: h.GetKeys(), parts: h.GetParts(),
 		})
 	}
-	for _, q := range r.GetQuarantines() {
+	for _, q := range quarantines {
 		views = append(views, holdView{
 			ID: q.GetId(), Kind: "quarantine", Reason: q.GetReason(),
 			Type: command.TypeName(q.GetTypeUrl()), Resource: q.GetName(), Client: q.GetClient(), Since: command.Stamp(q.GetSince().AsTime()),
-			LastGood: q.GetLastGood(), parts: []string{q.GetId()},
+			LastGood: q.GetLastGood(), Piece: q.GetPiece(), Closed: q.GetClosed(), parts: []string{q.GetId()},
 		})
 	}
 	return views
@@ -143,7 +161,7 @@ func showHolds(holds []holdView, out *command.Output) {
 
 // approve removes all overlays of a hold or a quarantine in one batch, and waits
 // until a version shows that.
-func approve(ctx context.Context, log events.Appender, fleet *bus.Fleet, reports *bus.Reports, hold holdView) (approvedView, error) {
+func approve(ctx context.Context, log eventLog, fleet *bus.Fleet, hold holdView) (approvedView, error) {
 	var batch []events.Event
 	for _, part := range hold.parts {
 		batch = append(batch, newEvent("approve", &events.Overlay{ID: part, Remove: true}))
@@ -152,11 +170,16 @@ func approve(ctx context.Context, log events.Appender, fleet *bus.Fleet, reports
 	if err != nil {
 		return approvedView{}, fmt.Errorf("approve %s: %w", hold.ID, err)
 	}
-	version, err := waitFor(ctx, fleet, reports, ack.Seq)
+	version, err := waitFor(ctx, log, fleet, ack.Seq)
 	if err != nil {
 		return approvedView{}, fmt.Errorf("approved %s with record %d, but %w", hold.ID, ack.Seq, err)
 	}
 	return approvedView{Hold: hold.ID, Seq: ack.Seq, Version: version.String()}, nil
+}
+
+type eventLog interface {
+	events.Appender
+	events.Reader
 }
 
 func newEvent(command string, body events.Body) events.Event {
@@ -164,13 +187,13 @@ func newEvent(command string, body events.Body) events.Event {
 }
 
 // waitFor waits until a version contains a record that was just appended, and
-// returns that version.
-func waitFor(ctx context.Context, fleet *bus.Fleet, reports *bus.Reports, seq uint64) (ident.Position, error) {
-	at, err := command.PositionOf(reports, seq)
+// returns that version. It believes the log and the leader's ticks only.
+func waitFor(ctx context.Context, log events.Reader, fleet *bus.Fleet, seq uint64) (ident.Position, error) {
+	at, err := command.EpochOf(ctx, log, seq)
 	if err != nil {
 		return at, err
 	}
-	w := command.Wait{Fleet: fleet, Position: at}
+	w := command.Wait{Fleet: fleet, Position: at, Ticks: true}
 	if err := w.Run(ctx); err != nil {
 		return at, fmt.Errorf("no version shows it yet; /readyz of the builder says what it waits for: %w", err)
 	}

@@ -3,12 +3,10 @@ package act
 import (
 	"context"
 	"errors"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
-	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/internal/bus"
 	"meshlog.dev/services/internal/busauth"
 	"meshlog.dev/services/internal/process"
@@ -18,27 +16,34 @@ import (
 // BusAuth returns the command `bus-auth`.
 func BusAuth() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "bus-auth DIR", Short: "Write users for NATS servers, with the least permissions for each role",
+		Use: "bus-auth DIR", Short: "Write accounts and users for NATS servers, with the least permissions for each role",
 		Args: command.Args(1, 1, "the directory to write to"),
-		Long: `Write to DIR the users that the NATS servers of a mesh need, and a key for each
-role:
+		Long: `Write to DIR what the NATS servers of a mesh need, and a key for each role:
 
-  auth.conf     the users and their permissions; in the configuration of each
-                server: include "auth.conf"
+  auth.conf     accounts and users, with their permissions; in the configuration of
+                each server: include "auth.conf"
   builder.nk, frontend.nk, operator.nk, watcher-SOURCE-INSTANCE.nk,
   watcher-SOURCE.nk
                 keys: give each process its own with --bus-nkey. All processes of
                 a role may share one; operator is for this command line.
+  admin.nk      the administrator's key, for import and streams --apply. It may do
+                everything: give it to no process.
 
 Run the command again to add or remove watchers, and after an update of meshlog. It
 keeps existing keys; to replace a key, delete it and run the command again. Servers
 load a new auth.conf with nats-server --signal reload, processes use a new key with
-their next connection.
+their next connection. The command says when servers must load the file twice: after
+it has added an account. It keeps the accounts of former watchers, without users.
+
+With --routes it also writes what the servers of a cluster need to know each other:
+routes.conf, for the cluster block of their configuration, with their password and
+addresses, and route.pem, route.key and routes-ca.pem, for its tls block.
 
 With --tls it also writes certificates, for tests and demos: ca.pem, server.pem and
 client.pem with their keys, for the names by which clients reach the servers. In
 production use certificates of your own authority.`,
 		Example: `  meshlog bus-auth auth/ --watcher file/default --watcher kubernetes/eu
+  meshlog bus-auth auth/ --watcher file/default --routes nats-1,nats-2,nats-3
   meshlog bus-auth auth/ --watcher file/default --tls localhost,127.0.0.1
   frontend --bus tls://127.0.0.1:4222 --bus-nkey auth/frontend.nk --bus-ca auth/ca.pem ...`,
 	}
@@ -46,6 +51,7 @@ production use certificates of your own authority.`,
 	watchers := f.StringArray("watcher", nil, "`SOURCE/INSTANCE` of a watcher; once for each. SOURCE/* is for one that watches all: watcher-kube with --remote-clusters")
 	domain := f.String("domain", process.DefaultDomain, "`name` of the mesh")
 	names := f.StringSlice("tls", nil, "also write certificates, for servers with these `names` and IP addresses")
+	routes := f.StringSlice("routes", nil, "also write the secrets of a cluster of servers with these `names`, or NAME:PORT if the port of routes is not 6222")
 	return command.Local(cmd, func(_ context.Context, e *command.Env, args []string) error {
 		roles, err := busRoles(*watchers)
 		if err != nil {
@@ -54,6 +60,13 @@ production use certificates of your own authority.`,
 		files, err := busauth.WriteUsers(args[0], *domain, roles)
 		if err != nil {
 			return err
+		}
+		if len(*routes) > 0 {
+			secrets, err := busauth.WriteRoutes(args[0], *routes, time.Now())
+			if err != nil {
+				return err
+			}
+			files = append(files, secrets...)
 		}
 		if len(*names) > 0 {
 			certs, err := busauth.WriteCertificates(args[0], *names, time.Now())
@@ -72,19 +85,17 @@ func busRoles(watchers []string) ([]bus.Role, error) {
 	roles := []bus.Role{bus.Builder(), bus.Frontend(), bus.Operator()}
 	var errs []error
 	for _, w := range watchers {
-		switch source, instance, _ := strings.Cut(w, "/"); {
-		case source == "" || instance == "":
-			errs = append(errs, command.Usage("--watcher %q: want SOURCE/INSTANCE, as in file/default", w))
-		case instance == "*":
-			roles = append(roles, bus.Watchers(source))
-		default:
-			roles = append(roles, bus.Watcher(ident.Shard{Source: source, Instance: instance}))
+		r, err := bus.ParseWatcher(w)
+		if err != nil {
+			errs = append(errs, command.Usage("--watcher %v", err))
 		}
+		roles = append(roles, r)
 	}
 	return roles, errors.Join(errs...)
 }
 
 func showFiles(files []busauth.File, out *command.Output) {
+	const reload = "nats-server --signal reload"
 	var t command.Rows
 	next := "Nothing has changed."
 	for _, f := range files {
@@ -92,8 +103,16 @@ func showFiles(files []busauth.File, out *command.Output) {
 		switch state {
 		case "unused":
 			state = "no user has it any more; delete it"
+		case "extended":
+			state = "changed, new accounts"
+			next = "Have the NATS servers load it, twice: " + reload + " on each server, then once more. After the first time, the new accounts reach nothing."
+		case "replaced":
+			state = "changed, with accounts"
+			next = "The streams must move to the account MESHLOG before the NATS servers load it: see Migration in deploy/nats/README.md."
 		case "changed", "new":
-			next = "Have the NATS servers load it: nats-server --signal reload."
+			if next == "Nothing has changed." {
+				next = "Have the NATS servers load it: " + reload + "."
+			}
 		}
 		t.Add(f.Path, state)
 	}

@@ -14,7 +14,6 @@ import (
 	"meshlog.dev/events"
 	"meshlog.dev/proto/ident"
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
-	"meshlog.dev/services/internal/bus"
 	"meshlog.dev/services/operate/command"
 )
 
@@ -184,7 +183,11 @@ func (r *removal) preview(v *command.Source) error {
 func (r *removal) run(ctx context.Context) error {
 	held := map[string]bool{} // before, for another reason
 	if len(r.kinds) > 0 {
-		for _, h := range viewHolds(r.Reports) {
+		before, err := viewHolds(r.Head.Snapshot)
+		if err != nil {
+			return err
+		}
+		for _, h := range before {
 			held[h.ID] = true
 		}
 	}
@@ -192,16 +195,19 @@ func (r *removal) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	version, err := waitFor(ctx, r.Fleet, r.Reports, seq)
+	version, err := waitFor(ctx, r.Log, r.Fleet, seq)
 	if err != nil {
 		return fmt.Errorf("removed on the log with record %d, but %w", seq, err)
 	}
 	r.view.Removed, r.view.Version = true, version.String()
-	reports, err := r.Fleet.Reports(ctx, bus.Summary)
+	if r.Head, err = command.FetchHead(ctx, r.Chain); err != nil {
+		return err
+	}
+	after, err := viewHolds(r.Head.Snapshot)
 	if err != nil {
 		return err
 	}
-	for _, h := range viewHolds(reports) {
+	for _, h := range after {
 		if h.Source != r.shard.Source || h.Instance != r.shard.Instance || held[h.ID] {
 			continue
 		}
@@ -209,7 +215,7 @@ func (r *removal) run(ctx context.Context) error {
 			r.view.Held = append(r.view.Held, h.ID)
 			continue
 		}
-		a, err := approve(ctx, r.Log, r.Fleet, reports, h)
+		a, err := approve(ctx, r.Log, r.Fleet, h)
 		if err != nil {
 			return err
 		}

@@ -22,11 +22,14 @@ long the log is kept, how large it grows, or how many servers keep it, give this
 command the flags of the builder, with --apply; then start the builders with the
 same flags.
 
+Only the administrator of the bus may use --apply: give the key with --bus-nkey
+DIR/admin.nk. With --data it is found.
+
 To keep less, change the builders first: they refuse streams that keep less than
 they promise. A shorter history deletes older records and versions.`,
 		Example: `  meshlog streams --data data/
   meshlog streams --bus nats://nats-0:4222 --replicas 3 --history 192h
-  meshlog streams --bus nats://nats-0:4222 --replicas 3 --history 192h --apply`,
+  meshlog streams --bus nats://nats-0:4222 --replicas 3 --history 192h --apply --bus-nkey auth/admin.nk`,
 	}
 	var w wanted
 	f := cmd.Flags()
@@ -38,6 +41,9 @@ they promise. A shorter history deletes older records and versions.`,
 		w.given = f.Changed
 		if err := w.check(); err != nil {
 			return err
+		}
+		if *apply {
+			e.AsAdmin()
 		}
 		nc, err := e.Conn()
 		if err != nil {

@@ -220,13 +220,13 @@ func (m *mesh) servesAlone(t *testing.T) {
 // builderReports returns a channel of the builder's later reports.
 func (m *mesh) builderReports(t *testing.T) <-chan *reportv1.BuilderReport {
 	t.Helper()
-	nc, err := bus.Connect(bus.ConnectOptions{URL: filepath.Join(m.Data, bus.FileName), Name: "test", Log: slog.New(slog.DiscardHandler)})
+	nc, err := bus.Connect(bus.ConnectOptions{URL: filepath.Join(m.Data, bus.FileName), Role: bus.Operator(), Name: "test", Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(nc.Close)
 	reports := make(chan *reportv1.BuilderReport, 100)
-	_, err = nc.Subscribe("meshlog.fleet.*.report.builder.>", func(msg *nats.Msg) {
+	_, err = nc.Subscribe("meshlog.fleet.mesh.report.builder.>", func(msg *nats.Msg) {
 		r := new(reportv1.BuilderReport)
 		if err := proto.Unmarshal(msg.Data, r); err != nil {
 			t.Error(err)

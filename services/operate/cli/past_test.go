@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"meshlog.dev/services/internal/bus"
+	"meshlog.dev/services/internal/busauth"
 	"meshlog.dev/services/internal/process"
 	"meshlog.dev/services/operate/operatetest"
 )
@@ -277,7 +278,7 @@ func TestImportBus(t *testing.T) {
 	if _, _, err := meshlogAt(t, "export", file, "--data", m.Data); err != nil {
 		t.Fatal(err)
 	}
-	server, err := bus.StartServer(bus.ServerOptions{Dir: filepath.Join(dir, "bus"), Listen: "127.0.0.1:0", Log: slog.New(slog.DiscardHandler)})
+	server, err := bus.StartServer(bus.ServerOptions{Dir: filepath.Join(dir, "bus"), Listen: "127.0.0.1:0", Accounts: busauth.Accounts("mesh", bus.Operator()), Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -13,11 +14,13 @@ import (
 	"google.golang.org/protobuf/proto"
 	security "istio.io/api/security/v1beta1"
 
+	"meshlog.dev/events/natslog"
 	"meshlog.dev/proto/ident"
 	configv1 "meshlog.dev/proto/meshlog/config/v1"
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
+	"meshlog.dev/services/internal/bus"
+	"meshlog.dev/services/internal/process"
 	"meshlog.dev/services/mesh/kind"
-	"meshlog.dev/services/operate/command"
 	"meshlog.dev/services/watcher"
 )
 
@@ -70,8 +73,22 @@ func (c *cluster1) follows(t *testing.T, not string) string {
 }
 
 // watch runs a watcher of the source on the bus of a mesh.
-func (c *cluster1) watch(t *testing.T, s *command.Sources, shard ident.Shard) (ask func(reason string)) {
+func (c *cluster1) watch(t *testing.T, m *mesh, shard ident.Shard) (ask func(reason string)) {
 	t.Helper()
+	quiet := slog.New(slog.DiscardHandler)
+	nc, err := bus.Connect(bus.ConnectOptions{
+		URL: filepath.Join(m.Data, bus.FileName), Role: bus.Watcher(shard), Name: "test", Log: quiet,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	log, err := natslog.Open(t.Context(), nc, natslog.Options{Shard: &shard})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { log.Close() })
+	fleet := bus.NewFleet(nc, process.DefaultDomain, quiet)
 	ctx, cancel := context.WithCancel(t.Context())
 	requests := make(chan string, 8)
 	var wg sync.WaitGroup
@@ -83,11 +100,11 @@ func (c *cluster1) watch(t *testing.T, s *command.Sources, shard ident.Shard) (a
 		})
 	}
 	run(func() error {
-		return s.Fleet.ListingRequests(ctx, shard, func(r *reportv1.ListingRequest) { requests <- r.GetReason() })
+		return fleet.ListingRequests(ctx, shard, func(r *reportv1.ListingRequest) { requests <- r.GetReason() })
 	})
 	run(func() error {
 		return watcher.Run(ctx, watcher.Config{
-			Shard: shard, Holder: "watcher-kube", Log: s.Log, Leader: s.Fleet, Logger: slog.New(slog.DiscardHandler), Watcher: c, ListingRequests: requests,
+			Shard: shard, Holder: "watcher-kube", Log: log, Leader: fleet, Logger: quiet, Watcher: c, ListingRequests: requests,
 			OnState: func(s watcher.State) { c.states <- s },
 		})
 	})
@@ -111,7 +128,6 @@ func anObject(t *testing.T, kindName, name string, m proto.Message) watcher.Obje
 func TestRemoveKind(t *testing.T) {
 	t.Parallel()
 	m := start(t, map[string]string{"shop.yaml": cluster("shop")})
-	s := m.sources(t)
 	shard := ident.Shard{Source: "kubernetes", Instance: "c1"}
 	policies := watcher.Listing{Objects: []watcher.Object{anObject(t, "MeshPolicy", "p", &configv1.MeshPolicy{})}}
 	all := policies
@@ -120,7 +136,7 @@ func TestRemoveKind(t *testing.T) {
 	}
 	c := &cluster1{listings: make(chan watcher.Listing, 1), states: make(chan watcher.State, 1000)}
 	c.set(all)
-	ask := c.watch(t, s, shard)
+	ask := c.watch(t, m, shard)
 	first := c.follows(t, "")
 	policies.Kinds = []string{"MeshPolicy", "Sidecar"}
 	c.set(policies) // the CRD of PeerAuthentication is gone

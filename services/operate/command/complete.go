@@ -127,18 +127,22 @@ func listFrontends(ctx context.Context, t *Target) (ids []string, err error) {
 }
 
 func listHeld(ctx context.Context, t *Target) (ids []string, err error) {
-	reports, err := t.Reports(ctx, bus.Summary)
+	chain, err := t.Chain(ctx)
 	if err != nil {
 		return nil, err
 	}
-	b := Newest(reports.Builders)
-	for _, h := range b.GetHolds() {
+	head, err := FetchHead(ctx, chain)
+	if err != nil {
+		return nil, err
+	}
+	holds, quarantines, err := HeldBack(head.Snapshot)
+	for _, h := range holds {
 		ids = append(ids, h.GetId()+"\t"+h.GetReason())
 	}
-	for _, q := range b.GetQuarantines() {
+	for _, q := range quarantines {
 		ids = append(ids, q.GetId()+"\t"+q.GetReason())
 	}
-	return ids, nil
+	return ids, err
 }
 
 // listedVersions is how many versions a completion lists.

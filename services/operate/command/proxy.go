@@ -52,7 +52,11 @@ func ProxyOf(r *reportv1.ProxyReply) (*proxy.Proxy, error) {
 	if err := proto.Unmarshal(r.GetNode(), node); err != nil {
 		return nil, fmt.Errorf("node of %s: %w", r.GetReport().GetId(), err)
 	}
-	return proxy.New(node)
+	p, err := proxy.New(node)
+	if err == nil {
+		p.Delta = r.GetReport().GetDelta() // quarantines depend on it
+	}
+	return p, err
 }
 
 // Ask asks all frontends for the proxy, and returns the build of each frontend.

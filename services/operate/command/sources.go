@@ -46,8 +46,16 @@ type Source struct {
 	Changed time.Time `json:"changed,omitzero"` // when it changed last
 	Heard   time.Time `json:"heard,omitzero"`   // when its watcher last wrote to the log
 
+	// LogBytes is how many bytes of the log its records take, and LogShare what
+	// part that is of what the log may hold, from 0 to 1.
+	LogBytes uint64  `json:"logBytes,omitempty"`
+	LogShare float64 `json:"logShare,omitempty"`
+
 	Problems []Diagnostic `json:"problems,omitempty"`
 }
+
+// FillsLog reports whether the source takes half of the log.
+func (v *Source) FillsLog() bool { return v.LogShare >= .5 }
 
 // FrozenKind is a kind that a source cannot be read for.
 type FrozenKind struct {
@@ -73,6 +81,7 @@ func (v *Source) HasWatcher() bool { return v.State != StateSilent && v.State !=
 // describe the sources.
 type Sources struct {
 	Log     *natslog.Log
+	Chain   *natsfeed.Feed
 	Fleet   *bus.Fleet
 	Reports *bus.Reports
 	Head    store.Stored // the newest version; zero if nothing was published
@@ -84,18 +93,23 @@ func (t *Target) Sources(ctx context.Context) (s *Sources, err error) {
 	if s.Fleet, err = t.Fleet(); err != nil {
 		return nil, err
 	}
-	var chain *natsfeed.Feed
-	if s.Log, chain, err = t.open(ctx); err != nil {
+	if s.Log, s.Chain, err = t.open(ctx); err != nil {
 		return nil, err
 	}
 	if s.Reports, err = s.Fleet.Reports(ctx, bus.Summary); err != nil {
 		return nil, err
 	}
-	head, err := Head(ctx, chain)
-	if head.Manifest != nil {
-		s.Head, err = chain.Fetch(ctx, head.Version)
-	}
+	s.Head, err = FetchHead(ctx, s.Chain)
 	return s, err
+}
+
+// FetchHead returns the newest version with its content; zero if there is none.
+func FetchHead(ctx context.Context, chain *natsfeed.Feed) (store.Stored, error) {
+	head, err := Head(ctx, chain)
+	if err != nil || head.Manifest == nil {
+		return store.Stored{}, err
+	}
+	return chain.Fetch(ctx, head.Version)
 }
 
 // Objects returns the objects of a source in the newest version.
@@ -124,6 +138,16 @@ func (s *Sources) Views(ctx context.Context) ([]Source, error) {
 	for _, k := range Newest(s.Reports.Builders).GetFrozen() {
 		v := of(ident.Shard{Source: k.GetSource(), Instance: k.GetInstance()})
 		v.FrozenKinds = append(v.FrozenKinds, FrozenKind{k.GetKind(), int(k.GetKeys())})
+	}
+	for _, sh := range Newest(s.Reports.Builders).GetLogShares() {
+		if sh.GetSource() == "" { // of builders and operators
+			continue
+		}
+		v := of(ident.Shard{Source: sh.GetSource(), Instance: sh.GetInstance()})
+		v.LogBytes = sh.GetBytes()
+		if most := Newest(s.Reports.Builders).GetLogMaxBytes(); most > 0 {
+			v.LogShare = float64(v.LogBytes) / float64(most)
+		}
 	}
 	if s.Head.Snapshot != nil {
 		w, err := ledger.World(s.Head.Snapshot)

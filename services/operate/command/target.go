@@ -33,6 +33,7 @@ type Target struct {
 	Stderr  io.Writer // takes progress and warnings
 	archive string    // file
 	flags   *pflag.FlagSet
+	admin   bool
 	conn    *bus.Conn // nil before Conn
 	closers []func() error
 }
@@ -82,12 +83,20 @@ func (t *Target) Given(flag string) bool { return process.OnCommandLine(t.flags,
 // Progress returns a display for long work; what is its verb ("copied").
 func (t *Target) Progress(what string) *Progress { return &Progress{w: t.Stderr, what: what} }
 
+// AsAdmin makes Conn connect with the administrator's key, if it finds the bus by a
+// data directory or a bus file. Otherwise the user gives the key, by --bus-nkey.
+func (t *Target) AsAdmin() { t.admin = true }
+
 // Conn connects to the bus, once.
 func (t *Target) Conn() (*bus.Conn, error) {
 	if t.conn != nil {
 		return t.conn, nil
 	}
-	o := t.Bus.Options(bus.Operator(), slog.New(slog.DiscardHandler))
+	role := bus.Operator()
+	if t.admin {
+		role = bus.Admin()
+	}
+	o := t.Bus.Options(role, slog.New(slog.DiscardHandler))
 	if o.URL == "" && t.Data == "" {
 		return nil, Usage("which mesh? Give --data DIR, the data directory of `meshlog up` (or set MESHLOG_DATA), or --bus URL")
 	}

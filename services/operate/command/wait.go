@@ -26,6 +26,7 @@ type Wait struct {
 	Fleet     *bus.Fleet
 	Position  ident.Position
 	Quota     Quota  // zero: publishing is enough
+	Ticks     bool   // believe only the leader's ticks: any client can answer as a builder
 	Each      func() // if not nil, is called at the beginning and after each report, one call at a time
 	frontends map[string]heard
 
@@ -93,7 +94,7 @@ func (w *Wait) Run(ctx context.Context) error {
 			for _, f := range r.Frontends {
 				w.addReport(f)
 			}
-			if b := Newest(r.Builders); b != nil {
+			if b := Newest(r.Builders); b != nil && !w.Ticks {
 				w.setHead(store.VersionOf(b.GetHead()), store.VersionOf(b.GetHead()))
 			}
 		})

@@ -31,7 +31,7 @@ func connect(t *testing.T) *bus.Conn {
 // A request for reports that fails ends the wait with its error.
 func TestWaitWithoutReports(t *testing.T) {
 	nc := connect(t)
-	if _, err := nc.Subscribe("meshlog.fleet.mesh.ask", func(*nats.Msg) { nc.Close() }); err != nil {
+	if _, err := nc.Subscribe("meshlog.fleet.mesh.ask.builder", func(*nats.Msg) { nc.Close() }); err != nil {
 		t.Fatal(err)
 	}
 	w := Wait{Fleet: bus.NewFleet(nc, "mesh", slog.New(slog.DiscardHandler)), Position: ident.Position{Epoch: 1, Seq: 1}}

@@ -32,7 +32,8 @@ func Import() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "import FILE", Short: "Create a mesh from an archive", Args: command.Args(1, 1, "FILE"),
 		Long: `Create a data directory for ` + "`meshlog up`" + ` from an archive or, with --bus, fill a
-bus on which no builder has run yet. The destination has to be empty.
+bus on which no builder has run yet, with the administrator's key. The destination
+has to be empty.
 
 The records keep their numbers, and the versions their content. The server gives
 the records new times, so a builder that starts afterwards reads another log than
@@ -41,7 +42,7 @@ version as its base. Frontends serve that version at once, and sources replace i
 objects as they list.`,
 		Example: `  meshlog import mesh.archive --data copy/
   meshlog up --config mesh/ --data copy/
-  meshlog import mesh.archive --bus nats://10.0.0.1:4222 --replicas 3`,
+  meshlog import mesh.archive --bus nats://10.0.0.1:4222 --bus-nkey auth/admin.nk --replicas 3`,
 	}
 	replicas := cmd.Flags().Int("replicas", 1, "how many servers of the bus keep the streams: 1, or 3 on a cluster")
 	command.Live(cmd, func(ctx context.Context, e *command.Env, args []string) error {
@@ -63,6 +64,7 @@ objects as they list.`,
 			})
 		} else {
 			v.Into = e.Bus.URL
+			e.AsAdmin()
 			var nc *bus.Conn
 			if nc, err = e.Conn(); err == nil {
 				err = command.Restore(ctx, nc, a, e.Bus.Domain, *replicas, restored.Show)

@@ -75,7 +75,7 @@ in RFC 3339; they are times of the server.`,
 }
 
 // ops are the sorts of records, as past.What names them.
-var ops = []string{"put", "delete", "begin", "alive", "overlay", "remove", "segment", "unreadable"}
+var ops = []string{"put", "delete", "begin", "alive", "overlay", "remove", "segment", "refused", "unreadable"}
 
 // check validates the options and parses the key.
 func (o *logOptions) check() (err error) {

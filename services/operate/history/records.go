@@ -18,12 +18,12 @@ type recordView struct {
 	Seq      uint64    `json:"seq"`
 	Time     time.Time `json:"time"` // the server's
 	Hash     string    `json:"hash"`
-	What     string    `json:"what"` // put, delete, begin, alive, overlay, segment, unreadable
+	What     string    `json:"what"` // put, delete, begin, alive, overlay, segment, refused, unreadable
 	ID       string    `json:"id,omitempty"`
 	Observed time.Time `json:"observed,omitzero"`
 	Actor    string    `json:"actor,omitempty"`
 	Trace    string    `json:"trace,omitempty"`
-	Error    string    `json:"error,omitempty"` // of unreadable
+	Error    string    `json:"error,omitempty"` // of refused and unreadable
 
 	Object  *objectView  `json:"object,omitempty"`
 	Session *sessionView `json:"session,omitempty"`
@@ -74,6 +74,8 @@ type resourceView struct {
 	Sum      string `json:"sum"` // of name and content
 	Client   string `json:"client"`
 	LastGood bool   `json:"lastGood,omitempty"` // the last good content is served
+	Piece    string `json:"piece,omitempty"`    // of the resource; empty: the whole
+	Closed   bool   `json:"closed,omitempty"`   // requests or connections are refused
 }
 
 type overlayValueView struct {
@@ -138,7 +140,10 @@ func viewOverlay(o *events.Overlay) *overlayView {
 	v := &overlayView{ID: o.ID, Kind: past.OverlayKinds[o.Kind], Reason: o.Reason, Remove: o.Remove}
 	for _, value := range o.Values {
 		if r := value.Resource; r != nil {
-			v.Resources = append(v.Resources, resourceView{command.TypeName(r.Type), r.Name, fmt.Sprintf("%x", r.Sum[:]), r.Client, value.Value != nil})
+			v.Resources = append(v.Resources, resourceView{
+				Type: command.TypeName(r.Type), Name: r.Name, Sum: fmt.Sprintf("%x", r.Sum[:]), Client: r.Client,
+				LastGood: value.Value != nil && !r.Closed, Piece: r.Piece, Closed: r.Closed,
+			})
 			continue
 		}
 		vv := overlayValueView{Key: past.Key(value.Key), Gone: value.Value == nil}
@@ -210,7 +215,7 @@ func whatCell(what string) command.Cell {
 	switch what {
 	case "put":
 		c.Color = command.Green
-	case "delete", "unreadable":
+	case "delete", "refused", "unreadable":
 		c.Color = command.Red
 	case "overlay", "remove", "segment":
 		c.Color = command.Yellow

@@ -30,7 +30,8 @@ that its root promises.
 Another build may fold the same log to other roots: such versions are counted
 apart. Versions from a lost part of the log, and those before the replay floor (the
 lowest position from which the log can be folded), cannot be compared; both are
-counted.
+counted. So are messages on the version chain that are no versions: no builder wrote
+them, and all readers pass them over.
 
 Exit codes: 0: every version holds. 1: one does not. 4: every version of this build
 holds, and this build folds versions of another build to other contents.`,
@@ -88,6 +89,7 @@ func showVerification(v *past.Verification, out *command.Output) {
 		{past.Unfolded, "before the replay floor", ""},
 		{past.Unread, "content no longer kept", ""},
 		{past.Rewound, "from a lost part of the log", command.Yellow},
+		{past.Foreign, "messages on the chain that are no versions", command.Yellow},
 		{past.OtherBuild, "other root, by other builds", command.Yellow},
 		{past.Broken, "broken", command.Red},
 	} {
@@ -96,11 +98,15 @@ func showVerification(v *past.Verification, out *command.Output) {
 		}
 	}
 	out.Rows(&facts)
-	for _, verdict := range []past.Verdict{past.Broken, past.OtherBuild} {
+	for _, verdict := range []past.Verdict{past.Broken, past.OtherBuild, past.Foreign} {
 		shown := 0
 		for _, f := range v.Findings {
-			if f.Verdict == verdict && shown < maxFindings {
-				shown++
+			if f.Verdict != verdict || shown == maxFindings {
+				continue
+			}
+			if shown++; f.Version.IsZero() {
+				out.Line("%s", f.Reason)
+			} else {
 				out.Line("%s: %s", f.Version, f.Reason)
 			}
 		}

@@ -102,7 +102,7 @@ func TestPrintStatus(t *testing.T) {
 	r := &bus.Reports{
 		Builders: []*reportv1.BuilderReport{
 			{Builder: "b2"},
-			{Builder: "b1", Leader: true, Head: v(42), Holds: []*reportv1.Hold{{}}, Quarantines: []*reportv1.Quarantine{{}, {}}},
+			{Builder: "b1", Leader: true, Head: v(42), Holds: []*reportv1.Hold{{}, {}, {}}},
 		},
 		Frontends: []*reportv1.FrontendReport{
 			{Frontend: "f1", Serving: v(42), Streams: 12, Persisted: true, Applied: []*reportv1.Applied{applied(42, 10), applied(41, 1), applied(0, 1)}},
@@ -112,6 +112,7 @@ func TestPrintStatus(t *testing.T) {
 	}
 	s := &statusView{Bus: "nats://127.0.0.1:4222", Published: command.Stamp(at), Errors: 1, Wrong: []string{}}
 	s.builders(r)
+	s.held(1, 2)
 	s.sources([]command.Source{
 		{Source: "file", Instance: "default", State: "following"},
 		{Source: "file", Instance: "gone", State: command.StateGone},
@@ -125,6 +126,28 @@ func TestPrintStatus(t *testing.T) {
 	})
 }
 
+// BUS-4, BUS-6: what a process reports as wrong about itself and about the log is
+// in the status, with the time since when.
+func TestStatusOfProcessesThatAreAway(t *testing.T) {
+	since := timestamppb.New(at)
+	s := &statusView{}
+	s.builders(&bus.Reports{Builders: []*reportv1.BuilderReport{
+		{Builder: "b1", Leader: true, Head: &snapshotv1.Version{Epoch: 1, Seq: 1}, Warnings: []string{"file/default has filled half of the log"}},
+		{Builder: "b2", Away: since, AwayReason: "no such stream"},
+	}})
+	s.frontends(&bus.Reports{Frontends: []*reportv1.FrontendReport{{Frontend: "f1", Persisted: true, Away: since, AwayReason: "no answer"}}}, false)
+	all := strings.Join(s.Wrong, "\n")
+	for _, want := range []string{
+		"file/default has filled half of the log",
+		"builder b2 is not connected to log and version chain since " + command.Clock(at) + ": no such stream",
+		"frontend f1 cannot follow the version chain since " + command.Clock(at) + ", and serves what it has: no answer",
+	} {
+		if !strings.Contains(all, want) {
+			t.Errorf("the status does not say %q:\n%s", want, all)
+		}
+	}
+}
+
 func TestPrintSources(t *testing.T) {
 	views := []command.Source{
 		{Source: "file", Instance: "default", State: "following", Holder: "watcher-1", Session: "ABCDEF-1", Objects: 12, Synced: true, Required: true,
@@ -133,7 +156,7 @@ func TestPrintSources(t *testing.T) {
 		{Source: "file", Instance: "old", State: command.StateSilent, Frozen: true, FrozenSince: command.Stamp(at.Add(-3 * time.Hour)), Holder: "watcher-3", Objects: 1, Synced: true, Heard: command.Stamp(at.Add(-3 * time.Hour))},
 		{Source: "kube", Instance: "c1", State: command.StateDown, Frozen: true, FrozenSince: command.Stamp(at), Holder: "watcher-4", Objects: 1200, Pending: 3, Required: true,
 			Problems: command.Diagnostics([]*snapshotv1.Diagnostic{{Severity: snapshotv1.Severity_SEVERITY_ERROR, Code: "source-down", Reason: "connection refused"}}, "")},
-		{Source: "nacos", Instance: "a", State: command.StateGone, Heard: command.Stamp(at)},
+		{Source: "nacos", Instance: "a", State: command.StateGone, Heard: command.Stamp(at), LogBytes: 3 << 30, LogShare: .75},
 	}
 	operatetest.Golden(t, "sources", func(o *command.Output) {
 		o.Print(views, func() { showSources(views, at.Add(time.Minute), o) })

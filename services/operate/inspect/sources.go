@@ -47,7 +47,7 @@ A silent source or a frozen kind never removes an object; ` + "`meshlog sources\
 			return err
 		}
 		if !*all {
-			views = slices.DeleteFunc(views, func(v command.Source) bool { return v.State == command.StateGone })
+			views = slices.DeleteFunc(views, func(v command.Source) bool { return v.State == command.StateGone && !v.FillsLog() })
 		}
 		e.Print(views, func() { showSources(views, time.Now(), e.Output) })
 		return nil
@@ -117,6 +117,10 @@ func sourceNotes(v *command.Source, now time.Time) (notes []string) {
 		}
 		note("cannot be read for some kinds, whose objects stay as they are (%s): make them readable, or `meshlog sources remove %s --kind %s`.",
 			strings.Join(counts, ", "), v.Shard(), strings.Join(kinds, ","))
+	}
+	if v.FillsLog() {
+		note("its records take %d %% of the log (%d MiB). When the log is full, no process can write: `meshlog log` shows what changes so often; `meshlog streams --log-mib N --apply` makes room; if the watcher is not yours any more, remove its user from the bus.",
+			int(100*v.LogShare), v.LogBytes>>20)
 	}
 	if v.Required && !v.Synced {
 		note("nothing is published before it has listed in this epoch (MeshPolicy spec.requiredSources).")

@@ -83,6 +83,12 @@ Exit code 0: nothing needs attention. 1: something does; the last lines name it.
 func status(ctx context.Context, s *command.Sources, now time.Time) (*statusView, error) {
 	v := &statusView{Wrong: []string{}}
 	v.builders(s.Reports)
+	// The newest version says what is held back: any client can answer as a builder.
+	holds, quarantines, err := command.HeldBack(s.Head.Snapshot)
+	if err != nil {
+		return nil, err
+	}
+	v.held(len(holds), len(quarantines))
 	v.Published = command.Stamp(command.PublishedAt(s.Head.Manifest))
 	views, err := s.Views(ctx)
 	if err != nil {
@@ -137,11 +143,20 @@ func (v *statusView) builders(r *bus.Reports) {
 		if o.GetError() != "" {
 			v.wrong("builder %s: %s", o.GetBuilder(), o.GetError())
 		}
+		if o.GetAway() != nil {
+			v.wrong("builder %s is not connected to log and version chain since %s: %s", o.GetBuilder(), command.Clock(o.GetAway().AsTime()), o.GetAwayReason())
+		}
+	}
+	for _, w := range b.GetWarnings() {
+		v.wrong("%s", w)
 	}
 	if len(b.GetWaiting()) > 0 {
 		v.wrong("nothing is published: %s", strings.Join(b.GetWaiting(), "; "))
 	}
-	v.Held, v.Quarantined = len(b.GetHolds()), len(b.GetQuarantines())
+}
+
+func (v *statusView) held(holds, quarantines int) {
+	v.Held, v.Quarantined = holds, quarantines
 	if v.Held > 0 {
 		v.wrong("the guard holds back %s; `meshlog approve` shows them", command.Plural(v.Held, "loss", "losses"))
 	}
@@ -199,7 +214,10 @@ func (v *statusView) frontends(r *bus.Reports, fresh bool) {
 			v.wrong("frontend %s cannot write its file: it keeps serving, and needs the bus to start", f.GetFrontend())
 		}
 		if f.GetChainMismatch() != nil {
-			v.wrong("frontend %s has a version chain that differs from the bus; the leader begins an epoch", f.GetFrontend())
+			v.wrong("frontend %s has a version chain that differs from the bus; the leader begins an epoch, if it can believe that", f.GetFrontend())
+		}
+		if f.GetAway() != nil {
+			v.wrong("frontend %s cannot follow the version chain since %s, and serves what it has: %s", f.GetFrontend(), command.Clock(f.GetAway().AsTime()), f.GetAwayReason())
 		}
 	}
 	if behind := v.Streams - min(v.InSync, v.Streams); behind > 0 && !fresh {

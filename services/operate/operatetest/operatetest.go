@@ -148,6 +148,7 @@ func (m *Mesh) Run(t *testing.T) {
 	ended := make(chan error, 1)
 	settings := up.DefaultSettings()
 	settings.Config, settings.Data, settings.Frontend.Listen = m.Config, m.Data, "127.0.0.1:0"
+	settings.BusWatchers = []string{"file/old", "kubernetes/*"} // tests speak for these
 	go func() { ended <- up.Run(ctx, p, settings) }()
 	m.Stop = sync.OnceValue(func() error { cancel(); return <-ended })
 	t.Cleanup(func() {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"time"
 
 	"meshlog.dev/events"
 	"meshlog.dev/events/archive"
@@ -19,6 +20,7 @@ type RestoreLog func(ctx context.Context, first uint64, records iter.Seq2[events
 // events and sequence numbers, and get new times; versions keep everything. By the
 // times, a builder that is started afterwards sees that this is not the log from
 // which the last version was made, and begins an epoch with that version as its base.
+// Records that the archived log refused stay refused.
 func Import(
 	ctx context.Context, a *archive.Archive, chain store.Publisher, restore RestoreLog, progress Progress,
 ) error {
@@ -28,6 +30,9 @@ func Import(
 	}
 	if head.Seq != 0 {
 		return fmt.Errorf("%w: it has versions already", ErrNotEmpty)
+	}
+	if err := checkEpochs(ctx, a, time.Now()); err != nil {
+		return err
 	}
 	blobs := a.Files(blobFiles)
 	bounds, err := a.Bounds(ctx)
@@ -78,3 +83,29 @@ func Import(
 
 // ErrNotEmpty says that the destination of an import has data.
 var ErrNotEmpty = errors.New("is not empty")
+
+// ErrFarEpoch says that an archive names an epoch that no log or chain of today takes.
+var ErrFarEpoch = errors.New("names an epoch more than a year ahead of this machine's clock")
+
+// checkEpochs returns ErrFarEpoch if the readers of the bus would refuse a segment or
+// a version of the archive, which the archive's own times allow.
+func checkEpochs(ctx context.Context, a *archive.Archive, now time.Time) error {
+	limit := ident.MaxEpoch(now)
+	for r, err := range a.Under(ctx, events.SegmentSubject) {
+		if err != nil {
+			return err
+		}
+		if g, ok := r.Event.Body.(*events.Segment); ok && max(g.Epoch, g.Head.Epoch) > limit {
+			return fmt.Errorf("record %d: epoch %d: %w", r.Seq, max(g.Epoch, g.Head.Epoch), ErrFarEpoch)
+		}
+	}
+	for m, err := range FromArchive("", a).Versions.History(ctx) {
+		if err != nil {
+			return err
+		}
+		if v := store.VersionOf(m.GetVersion()); v.Epoch > limit {
+			return fmt.Errorf("version %s: %w", v, ErrFarEpoch)
+		}
+	}
+	return nil
+}

@@ -2,6 +2,7 @@ package past
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 	"slices"
@@ -40,7 +41,7 @@ type Step struct {
 }
 
 // What returns in one word what a record is: put, delete, begin, alive, overlay,
-// remove, segment or unreadable.
+// remove, segment, refused or unreadable.
 func What(r events.Record) string {
 	switch b := r.Event.Body.(type) {
 	case *events.Object:
@@ -59,6 +60,9 @@ func What(r events.Record) string {
 		return "overlay"
 	case *events.Segment:
 		return "segment"
+	}
+	if errors.Is(r.Err, events.ErrRefused) {
+		return "refused"
 	}
 	return "unreadable"
 }

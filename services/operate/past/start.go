@@ -13,6 +13,7 @@ import (
 	snapshotv1 "meshlog.dev/proto/meshlog/snapshot/v1"
 	"meshlog.dev/services/builder/ledger"
 	"meshlog.dev/services/mesh/fold"
+	"meshlog.dev/services/mesh/trial"
 	"meshlog.dev/store"
 )
 
@@ -94,7 +95,7 @@ func (p *Past) bounds(ctx context.Context) (events.Bounds, error) {
 // 1, or with the first record that begins an epoch.
 func (p *Past) beginFirst(ctx context.Context, bounds events.Bounds) (*Replay, error) {
 	if bounds.First <= 1 {
-		return newReplay(p, fold.New("", judge{})), nil
+		return newReplay(p, fold.New("", judge{fold.KindJudge{Trial: trial.Problems}})), nil
 	}
 	for rec, err := range Records(ctx, p.Log, bounds.First, bounds.Last) {
 		if err != nil {
@@ -109,7 +110,7 @@ func (p *Past) beginFirst(ctx context.Context, bounds events.Bounds) (*Replay, e
 
 // beginAt begins with a record that begins an epoch.
 func (p *Past) beginAt(ctx context.Context, rec events.Record) (*Replay, error) {
-	r := newReplay(p, fold.New("", judge{}))
+	r := newReplay(p, fold.New("", judge{fold.KindJudge{Trial: trial.Problems}}))
 	_, err := r.Next(ctx, rec)
 	r.from, r.first = r.Position(), rec.Seq
 	return r, err
@@ -141,7 +142,7 @@ func (p *Past) restore(ctx context.Context, c *snapshotv1.Checkpoint, bounds eve
 	rows, meta, err := p.foldRows(ctx, c)
 	var f *fold.Fold
 	if err == nil {
-		f, err = fold.Restore(meta.GetBuild(), judge{}, ledger.Pairs(slices.Values(rows)))
+		f, err = fold.Restore(meta.GetBuild(), judge{fold.KindJudge{Trial: trial.Problems}}, ledger.Pairs(slices.Values(rows)))
 	}
 	if errors.Is(err, store.ErrNotFound) || errors.Is(err, fold.ErrCorrupt) {
 		return nil, nil // an older checkpoint, or the log, may suffice

@@ -23,6 +23,7 @@ const (
 	// import; the content is the same.
 	Restored Verdict = "restored"
 	Unfolded Verdict = "unfolded" // it lies before the replay floor
+	Foreign  Verdict = "foreign"  // a message on the chain that is no version; all readers pass it over
 	Unread   Verdict = "unread"   // its content cannot be read any more: it is older than the oldest checkpoint
 )
 
@@ -83,6 +84,9 @@ func Verify(ctx context.Context, p *Past, build string, progress Progress) (*Ver
 		replay: replay, came: map[uint64]*outcome{},
 	}
 	v.follows(chain)
+	if err := v.foreign(ctx, p); err != nil {
+		return nil, err
+	}
 	for _, l := range chain {
 		v.came[l.version.Seq] = nil
 	}
@@ -133,6 +137,20 @@ func (v *verifier) follows(chain []link) {
 			v.find(l, Broken, "it follows version %s with root %s, which has root %s", l.previous, l.previousRoot, before.root)
 		}
 	}
+}
+
+// foreign finds the messages on the chain that are no versions. An archive has
+// versions only.
+func (v *verifier) foreign(ctx context.Context, p *Past) error {
+	a, ok := p.Versions.(store.Auditor)
+	if !ok {
+		return nil
+	}
+	all, err := a.Foreign(ctx)
+	for _, f := range all {
+		v.find(link{}, Foreign, "%v", &f)
+	}
+	return err
 }
 
 // note notes the outcome, if there is a version at this record.

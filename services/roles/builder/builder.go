@@ -15,10 +15,12 @@ import (
 	"meshlog.dev/events/natslog"
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
 	"meshlog.dev/services/builder"
+	"meshlog.dev/services/builder/shares"
 	"meshlog.dev/services/internal/bus"
 	"meshlog.dev/services/internal/process"
 	"meshlog.dev/services/internal/tracing"
 	"meshlog.dev/services/mesh/fold"
+	"meshlog.dev/services/mesh/trial"
 	"meshlog.dev/store"
 	"meshlog.dev/store/bolt"
 	"meshlog.dev/store/natsfeed"
@@ -76,7 +78,7 @@ func Run(ctx context.Context, o Options) error {
 	defer keep.events.Close()
 	return o.build(ctx, nc, builder.Config{
 		ID: o.ID, Build: o.Process.Build, Log: keep.events, Feed: chain, Store: versions,
-		Judge: fold.KindJudge{}, History: o.History, Logger: log,
+		Judge: fold.KindJudge{Trial: trial.Problems}, History: o.History, Logger: log,
 		Tracer: tracing.New(o.Process.Traces, "builder"),
 	}, keep, &sweeper{log: keep.events, chain: chain, history: o.History, logger: log})
 }
@@ -97,11 +99,13 @@ func (o *Options) build(ctx context.Context, nc *bus.Conn, c builder.Config, kee
 	held := make(chan bool, 1)
 	var reporter *bus.Reporter
 	metrics := builder.NewMetrics()
-	o.Process.Admin.Register(metrics, streams)
+	count := &shareCount{log: keep.events, shares: shares.New(), logger: log}
+	o.Process.Admin.Register(metrics, streams, count.shares, fleet.Metrics("builder"))
 	b := builder.New(builder.Options{
 		Config: c,
 		Lease:  held, Resign: lease.Resign, Ticks: ticks, Metrics: metrics,
 		Changed: func() { reporter.Changed() },
+		Extend:  count.shares.Report,
 	})
 	keep.epoch, keep.lost = func() uint64 { return b.Report().GetPosition().GetEpoch() }, b.BlobsLost
 	peers := bus.NewPeers(fleet)
@@ -111,6 +115,7 @@ func (o *Options) build(ctx context.Context, nc *bus.Conn, c builder.Config, kee
 	o.Process.Admin.Page("fold", "the state of the log as this builder has read it, shard by shard", foldPage(b))
 	check := &streamCheck{o: o, nc: nc, log: log}
 	o.Process.Admin.Warn("streams", check.warning)
+	o.Process.Admin.Warn("attention", func() error { return attention(b.Report()) })
 	o.Process.Admin.Page("streams", "settings of the bus's streams that differ from this builder's", check.page)
 
 	return process.RunStages(ctx,
@@ -127,6 +132,9 @@ func (o *Options) build(ctx context.Context, nc *bus.Conn, c builder.Config, kee
 			check.run,
 			// Deletes blobs that no version and no segment names any more.
 			sweeper.run,
+			// Counts what each shard takes of the log, and answers its watchers with it.
+			count.run, count.watch,
+			func(ctx context.Context) error { return fleet.ServeLogBytes(ctx, count.shares.Of) },
 			// Answers watchers that list with the digests of their shard.
 			func(ctx context.Context) error { return fleet.ServeDigests(ctx, b.Digests) },
 			// Receives the leader's ticks: up to which record its head is right.
@@ -178,8 +186,18 @@ func every(ctx context.Context, interval time.Duration, f func(context.Context))
 	}
 }
 
+// awayFor is how long a builder may be without a connection to log and version
+// chain, and be ready.
+const awayFor = 10 * time.Second
+
 // ready returns why the builder is not ready.
 func ready(r *reportv1.BuilderReport) error {
+	if away := r.GetAway(); away != nil {
+		since := away.AsTime()
+		if took := time.Since(since); took >= awayFor {
+			return fmt.Errorf("not connected to log and version chain since %s (%s): %s", since.UTC().Format(time.RFC3339), took.Round(time.Second), r.GetAwayReason())
+		}
+	}
 	switch {
 	case r.GetError() != "":
 		return errors.New(r.GetError())
@@ -189,4 +207,12 @@ func ready(r *reportv1.BuilderReport) error {
 		return errors.New(strings.Join(r.GetWaiting(), "; "))
 	}
 	return nil
+}
+
+// attention returns the warnings of a report as one error, for /readyz.
+func attention(r *reportv1.BuilderReport) error {
+	if len(r.GetWarnings()) == 0 {
+		return nil
+	}
+	return errors.New(strings.Join(r.GetWarnings(), "; "))
 }

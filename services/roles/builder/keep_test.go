@@ -19,7 +19,7 @@ var quiet = slog.New(slog.DiscardHandler)
 // openKeeper returns a keeper of the streams of a new bus.
 func openKeeper(t *testing.T) (*keeper, *natsfeed.Feed) {
 	t.Helper()
-	server, err := bus.StartServer(bus.ServerOptions{Dir: t.TempDir(), Listen: "127.0.0.1:0", Log: quiet})
+	server, err := bus.StartServer(bus.ServerOptions{Dir: t.TempDir(), Log: quiet})
 	if err != nil {
 		t.Fatal(err)
 	}

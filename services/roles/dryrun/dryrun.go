@@ -17,6 +17,7 @@ import (
 	"meshlog.dev/services/mesh/fold"
 	"meshlog.dev/services/mesh/gate"
 	"meshlog.dev/services/mesh/problem"
+	"meshlog.dev/services/mesh/trial"
 	"meshlog.dev/services/mesh/world"
 	"meshlog.dev/services/watcher"
 	"meshlog.dev/services/watcher/file"
@@ -69,7 +70,7 @@ func (l *listing) Problems(origin string, ds []problem.Diagnostic) { l.problems[
 // judge folds objects and builds their world as a builder does.
 func judge(objects []watcher.Object) ([]problem.Diagnostic, error) {
 	const build, session = "dryrun", "s"
-	f := fold.New(build, fold.KindJudge{})
+	f := fold.New(build, fold.KindJudge{Trial: trial.Problems})
 	var seq uint64
 	var rows []world.RowChange
 	record := func(body events.Body) error {

@@ -23,15 +23,14 @@ func (o *Options) connectBus(ctx context.Context, log *slog.Logger, link *busLin
 	defer nc.Close()
 	// A builder makes the stream; wait for the first one.
 	feed, err := bus.Retry(ctx, log, func(ctx context.Context) (*natsfeed.Feed, error) {
-		return natsfeed.Open(ctx, nc, natsfeed.Options{Domain: o.Domain})
+		return natsfeed.Open(ctx, nc, natsfeed.Options{Domain: o.Domain, Foreign: link.foreign.add})
 	})
 	if err != nil {
 		return err
 	}
 	o.Process.Admin.Register(bus.ConnMetrics("frontend", nc)...)
-	// The frontend serves without a bus, so it stays ready.
-	o.Process.Admin.Warn("bus", func() error { return bus.Ready(nc) })
 	fleet := bus.NewFleet(nc, o.Domain, log)
+	o.Process.Admin.Register(fleet.Metrics("frontend"))
 	reporter := fleet.FrontendReporter(o.ID, func(summary bool) *reportv1.FrontendReport {
 		if summary {
 			return server.Summary()
@@ -62,6 +61,7 @@ type busLink struct {
 	ready    chan struct{} // closed once nc and Feed are set
 	nc       *bus.Conn
 	reporter atomic.Pointer[bus.Reporter] // nil: none yet; a new one reports everything
+	foreign  *foreign
 	*natsfeed.Feed
 }
 

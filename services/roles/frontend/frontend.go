@@ -4,6 +4,7 @@
 package frontend
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -59,7 +60,7 @@ func Run(ctx context.Context, o Options) error {
 
 	metrics := frontend.NewMetrics()
 	o.Process.Admin.Register(metrics, process.FileMetric("frontend", file))
-	link := &busLink{ready: make(chan struct{})}
+	link, away := &busLink{ready: make(chan struct{}), foreign: newForeign(log)}, &outage{look: func() error { return nil }}
 	config := frontend.Config{
 		ID: o.ID, Build: o.Process.Build, Store: versions, Listeners: o.Ports.Plain, TLSListeners: o.Ports.TLS,
 		Logger: log, Metrics: metrics, Tracer: tracing.New(o.Process.Traces, "frontend"),
@@ -71,17 +72,25 @@ func Run(ctx context.Context, o Options) error {
 	var beside process.Stage
 	if certs := o.Ports.Certificates; certs != nil {
 		config.TLS = certs.Config()
+		if len(o.Ports.Plain) > 0 {
+			log.Warn("xDS is served without TLS, too: a proxy on that port needs no certificate and can claim to be any other one; --listen \"\" closes it",
+				"xds", o.Ports.Plain[0].Addr().String())
+		}
 		beside = append(beside, o.Ports.certificatesStage(&o, log))
 	}
 	if o.Connect != nil {
-		config.Chain, config.Head, config.Connected = link, link.Head, link.connected
+		config.Chain, config.Head, config.Connected, config.Away = link, link.Head, link.connected, away.get
 	}
 	server, err := frontend.New(config)
 	if err != nil {
 		return err
 	}
 	if o.Connect != nil {
-		beside = append(beside, func(ctx context.Context) error { return o.connectBus(ctx, log, link, server) })
+		away.look = func() error { return cmp.Or(link.state(), server.Following()) }
+		report(o.Process.Admin, away, link.foreign)
+		beside = append(beside,
+			func(ctx context.Context) error { return o.connectBus(ctx, log, link, server) },
+			away.watch)
 	}
 	o.Process.Admin.Ready("frontend", server.Ready)
 	o.Process.Admin.Report("frontend", func() any { return server.Report() })

@@ -18,10 +18,14 @@ import (
 
 // Settings are the addresses, certificates and limits of a frontend.
 type Settings struct {
-	Listen    string // without TLS; empty: none
+	Listen    string // without TLS; empty: none. The default counts only without TLS
 	TLSListen string // with TLS, if TLS has a certificate
 	TLS       certificates.Files
 	Limits    frontend.Limits
+
+	// flags are of the commands that have the settings: a process has several. None:
+	// the fields were set otherwise.
+	flags []*pflag.FlagSet
 }
 
 // DefaultSettings are the defaults of the flags.
@@ -31,8 +35,9 @@ func DefaultSettings() Settings {
 
 // Flags defines the flags of the settings.
 func (s *Settings) Flags(fs *pflag.FlagSet) {
-	fs.StringVar(&s.Listen, "listen", s.Listen, "`address` for xDS over gRPC without TLS; empty: none. "+
-		"Set it to 0.0.0.0:15010 to let in proxies of other machines, if the network can be trusted")
+	s.flags = append(s.flags, fs)
+	fs.StringVar(&s.Listen, "listen", s.Listen, "`address` for xDS over gRPC without TLS; empty: none. With --tls-cert there is none unless this is set. "+
+		"Set it to 0.0.0.0:15010 to let in proxies of other machines, if the network can be trusted: a proxy on it can claim to be any other one")
 	fs.StringVar(&s.TLSListen, "tls-listen", s.TLSListen, "`address` for xDS over gRPC with TLS, once --tls-cert is given. "+
 		"Set it to 0.0.0.0:15012 to let in proxies of other machines")
 	fs.StringVar(&s.TLS.Cert, "tls-cert", s.TLS.Cert, "PEM `file` with the certificate of the xDS port and its chain, read again when it changes. "+
@@ -43,6 +48,12 @@ func (s *Settings) Flags(fs *pflag.FlagSet) {
 	l := &s.Limits
 	fs.IntVar(&l.StreamsPerSecond, "streams-per-second", l.StreamsPerSecond, "new streams that begin in a second, and at once; more wait, or are refused and retry. "+
 		"Lower it to keep processor time for connected proxies when many connect at once")
+	fs.IntVar(&l.StreamsPerAddress, "streams-per-address", l.StreamsPerAddress, "streams, and connections, that the clients behind one address may have, an IPv4 address or a /64 of IPv6; 0: no limit. "+
+		"Raise it if more proxies share an address: behind NAT, or behind a load balancer that does not keep their addresses")
+	fs.IntVar(&l.StreamsPerIdentity, "streams-per-identity", l.StreamsPerIdentity, "streams that the clients with one identity in their certificates may have; 0: no limit. "+
+		"Raise it if a service account has more pods at one frontend")
+	fs.IntVar(&l.Classes, "classes", l.Classes, "classes of proxies for which resources are kept, counted for each of the four types; proxies that would need more are refused; 0: no limit. "+
+		"Raise it if meshlog_frontend_resident_classes comes near it and the proxies are yours")
 	fs.IntVar(&l.FirstAnswers, "first-answers", l.FirstAnswers, "new streams in their first responses at a time; more wait, or are refused and retry. "+
 		"If higher, a change reaches connected proxies later when many connect at once")
 	fs.DurationVar(&l.SendTimeout, "send-timeout", l.SendTimeout, "`time` that a client may take to accept a response; then its stream ends. "+
@@ -53,6 +64,16 @@ func (s *Settings) Flags(fs *pflag.FlagSet) {
 		"Raise it to spare the frontends that the clients go to; stopping takes that long")
 	fs.DurationVar(&l.Linger, "linger", l.Linger, "`time` that a removed cluster stays with a proxy, for requests that are under way. "+
 		"It must be longer than the longest delay that a filter (ext_authz, fault) may cause")
+}
+
+// plain returns the address for xDS without TLS; empty: none. With TLS, a port that
+// asks for no certificate must be asked for.
+func (s *Settings) plain() string {
+	asked := len(s.flags) == 0 || slices.ContainsFunc(s.flags, func(fs *pflag.FlagSet) bool { return fs.Changed("listen") })
+	if s.TLS.Cert != "" && !asked {
+		return ""
+	}
+	return s.Listen
 }
 
 // Check returns an error for each setting that makes no sense.
@@ -82,6 +103,11 @@ func (s *Settings) Check() error {
 		process.Positive("streams-per-second", l.StreamsPerSecond), process.Positive("first-answers", l.FirstAnswers),
 		process.Positive("send-timeout", l.SendTimeout), process.Positive("drain", l.Drain), process.Positive("linger", l.Linger),
 	)
+	for name, limit := range map[string]int{"streams-per-address": l.StreamsPerAddress, "streams-per-identity": l.StreamsPerIdentity, "classes": l.Classes} {
+		if limit < 0 {
+			errs = append(errs, process.Invalid(name, "want a number, or 0 for no limit"))
+		}
+	}
 	if l.MaxAge < 0 {
 		errs = append(errs, process.Invalid("max-stream-age", "want a time, or 0 for streams that do not age"))
 	}
@@ -115,8 +141,8 @@ func (s *Settings) Open() (*Ports, error) {
 			return nil, err
 		}
 	}
-	if s.Listen != "" {
-		if p.Plain, err = listen("listen", s.Listen); err != nil {
+	if at := s.plain(); at != "" {
+		if p.Plain, err = listen("listen", at); err != nil {
 			p.Close()
 			return nil, err
 		}

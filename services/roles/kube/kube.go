@@ -25,10 +25,22 @@ type Options struct {
 	// Connect returns the function that connects to the bus for a shard.
 	Connect func(ident.Shard) func(context.Context) (*bus.Conn, error)
 	Process *process.Process
+	// LogShare is how much of the log the records of a cluster may take, in percent;
+	// 0: the default.
+	LogShare int
 }
 
 // Shard returns the shard of the cluster.
 func (s *Settings) Shard() ident.Shard { return shard(s.Cluster) }
+
+// Role returns the role of the process on the bus: it watches one cluster, or also
+// clusters that appear while it runs.
+func (s *Settings) Role() bus.Role {
+	if s.RemoteClusters != "" {
+		return bus.Watchers(kube.Source)
+	}
+	return bus.Watcher(s.Shard())
+}
 
 func shard(cluster string) ident.Shard {
 	return ident.Shard{Source: kube.Source, Instance: cluster}
@@ -82,6 +94,6 @@ func run(ctx context.Context, cfg kube.Config, w *kube.Watcher, o Options, optio
 	defer o.Process.Admin.Unregister(cfg.Metrics)
 	return watcher.Run(ctx, watcher.Options{
 		Domain: o.Domain, Shard: shard(cfg.Cluster), Holder: o.Holder, Watcher: w,
-		Connect: o.Connect(shard(cfg.Cluster)), Process: o.Process, Optional: optional,
+		Connect: o.Connect(shard(cfg.Cluster)), Process: o.Process, Optional: optional, LogShare: o.LogShare,
 	})
 }

@@ -4,7 +4,8 @@
 //	CLUSTER ──> watcher/kube ──>  │                       │
 //	            policy ────────>  └──── embedded bus ─────┘
 //
-// Each role has its own connection to the bus, its own file and its own reports.
+// Each role has its own account and connection on the bus, its own file and its own
+// reports.
 // Packages roles/builder, roles/frontend, roles/watcher and roles/kube run it in
 // the same way in a process of its own.
 package up
@@ -15,12 +16,14 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 
 	"github.com/spf13/pflag"
 
 	"meshlog.dev/proto/ident"
 	configv1 "meshlog.dev/proto/meshlog/config/v1"
 	"meshlog.dev/services/internal/bus"
+	"meshlog.dev/services/internal/busauth"
 	"meshlog.dev/services/internal/process"
 	"meshlog.dev/services/mesh/world"
 	"meshlog.dev/services/roles/builder"
@@ -40,19 +43,25 @@ type Settings struct {
 	// other credentials.
 	Kube kube.Settings
 	// Data is the data directory, created if it is missing: nats/ is the bus,
-	// builder/ and frontend/ hold a file each, bus has the address of the bus.
+	// builder/ and frontend/ hold a file each, bus has the address of the bus, auth/
+	// the keys of its users.
 	Data string
 	// BusListen is the address of the bus, for the command line and for separate
 	// processes; port 0 takes a free one.
 	BusListen string
-	Frontend  frontend.Settings
-	Builder   builder.Settings
+	// BusWatchers are the shards, as SOURCE/INSTANCE, of watchers that run as other
+	// processes on this bus.
+	BusWatchers []string
+	Frontend    frontend.Settings
+	Builder     builder.Settings
+	Watcher     watcherroles.Settings
 }
 
 // DefaultSettings returns settings without Data and without a source to watch.
 func DefaultSettings() *Settings {
 	return &Settings{
 		BusListen: "127.0.0.1:0", Kube: kube.DefaultSettings(), Frontend: frontend.DefaultSettings(), Builder: builder.DefaultSettings(),
+		Watcher: watcherroles.DefaultSettings(),
 	}
 }
 
@@ -61,12 +70,15 @@ func (s *Settings) Flags(fs *pflag.FlagSet) {
 	fs.StringVar(&s.Config, "config", s.Config, "`directory` of YAML to watch, including its subdirectories")
 	fs.StringVar(&s.Data, "data", s.Data, "data `directory`, created if it is missing. It holds the log and all published versions: keep it over restarts")
 	fs.StringVar(&s.BusListen, "bus-listen", s.BusListen, "`address` of the bus, for the command line and other processes. Port 0 takes a free port, which DATA/bus names. "+
-		"Change it if processes of other machines join")
+		"Change it if processes of other machines join, each with the key of its role, DATA/auth/ROLE.nk, as --bus-nkey")
+	fs.StringSliceVar(&s.BusWatchers, "bus-watcher", s.BusWatchers, "`SOURCE/INSTANCE` of a watcher that runs as another process on this bus; several are separated by commas. "+
+		"Set it so that the bus has a user for it, with its key in DATA/auth")
 	s.Kube.Flags(fs)
 	fs.Lookup("kubeconfig").Usage = "kubeconfig `file` with the API server's address and credentials. " +
 		"Set it to watch a cluster, with or without a directory in --config"
 	s.Frontend.Flags(fs)
 	s.Builder.Flags(fs)
+	s.Watcher.Flags(fs)
 }
 
 // Check returns what is missing.
@@ -78,7 +90,8 @@ func (s *Settings) Check() error {
 	case s.Kube.Kubeconfig == "":
 		config = process.Invalid("config", "is missing: give the directory of YAML to serve, or the cluster to watch with --kubeconfig")
 	}
-	return errors.Join(config, process.CheckData(s.Data), s.Kube.Check(), s.Frontend.Check(), s.Builder.Check())
+	_, watchers := s.roles()
+	return errors.Join(config, watchers, process.CheckData(s.Data), s.Kube.Check(), s.Frontend.Check(), s.Builder.Check(), s.Watcher.Check())
 }
 
 // Verify checks the directories and files that the settings name, and writes the
@@ -93,6 +106,39 @@ func (s *Settings) Verify(ctx context.Context, w io.Writer) error {
 	}
 	return errors.Join(directory, cluster, process.VerifyData(s.Data), s.Frontend.Verify())
 }
+
+// roles returns the users of the bus: a role for each part of this process, for the
+// command line, and for watchers in other processes.
+func (s *Settings) roles() ([]bus.Role, error) {
+	all := []bus.Role{bus.Builder(), bus.Frontend(), bus.Operator()}
+	add := func(r bus.Role) {
+		if !slices.Contains(all, r) {
+			all = append(all, r)
+		}
+	}
+	for _, shard := range []ident.Shard{ownShard, fileShard} {
+		add(bus.Watcher(shard))
+	}
+	if s.Kube.Kubeconfig != "" {
+		add(s.Kube.Role())
+	}
+	var errs []error
+	for _, w := range s.BusWatchers {
+		r, err := bus.ParseWatcher(w)
+		if err != nil {
+			errs = append(errs, process.Invalid("bus-watcher", "%v", err))
+			continue
+		}
+		add(r)
+	}
+	return all, errors.Join(errs...)
+}
+
+// The shards of this process, besides clusters.
+var (
+	ownShard  = ident.Shard{Source: world.DefaultsSource, Instance: "default"}
+	fileShard = ident.Shard{Source: "file", Instance: "default"}
+)
 
 // id names each role of the process: there is one of each on a data directory.
 const id = "up"
@@ -110,14 +156,20 @@ func Run(ctx context.Context, p *process.Process, s *Settings) error {
 	if err := free(s.BusListen); err != nil {
 		return err
 	}
-	server, err := bus.StartServer(bus.ServerOptions{Dir: s.Data, Listen: s.BusListen, Log: p.Log.With(process.Component, "bus")})
+	roles, err := s.roles()
+	if err != nil {
+		return err
+	}
+	server, err := bus.StartServer(bus.ServerOptions{
+		Dir: s.Data, Listen: s.BusListen, Accounts: busauth.Accounts(process.DefaultDomain, roles...), Log: p.Log.With(process.Component, "bus"),
+	})
 	if err != nil {
 		return process.DataError(err)
 	}
 	defer server.Close()
-	connect := func(name string) func(context.Context) (*bus.Conn, error) {
+	connect := func(role bus.Role, name string) func(context.Context) (*bus.Conn, error) {
 		return func(context.Context) (*bus.Conn, error) {
-			return bus.Connect(bus.ConnectOptions{Server: server, Name: name, Log: p.Log.With(process.Component, "bus", "connection", name)})
+			return bus.Connect(bus.ConnectOptions{Server: server, Role: role, Name: name, Log: p.Log.With(process.Component, "bus", "connection", name)})
 		}
 	}
 
@@ -133,14 +185,14 @@ func Run(ctx context.Context, p *process.Process, s *Settings) error {
 		process.Stage{func(ctx context.Context) error {
 			return frontend.Run(ctx, frontend.Options{
 				Domain: process.DefaultDomain, ID: id, Data: s.Data, Ports: ports,
-				Connect: connect("frontend"), Limits: s.Frontend.Limits, Process: p,
+				Connect: connect(bus.Frontend(), "frontend"), Limits: s.Frontend.Limits, Process: p,
 			})
 		}},
 		// log -> builder -> version chain. The leader, and the only one.
 		process.Stage{func(ctx context.Context) error {
 			return builder.Run(ctx, builder.Options{
 				Domain: process.DefaultDomain, ID: id, Data: s.Data, Replicas: 1,
-				Settings: s.Builder, Connect: connect("builder"), Process: p,
+				Settings: s.Builder, Connect: connect(bus.Builder(), "builder"), Process: p,
 			})
 		}},
 		// sources -> watchers -> log.
@@ -148,43 +200,42 @@ func Run(ctx context.Context, p *process.Process, s *Settings) error {
 	)
 }
 
-// connector connects to the bus under a name.
-type connector func(name string) func(context.Context) (*bus.Conn, error)
+// connector connects to the bus in a role, under a name.
+type connector func(role bus.Role, name string) func(context.Context) (*bus.Conn, error)
 
 // sources returns the watchers of the directory, the cluster and the policy.
 func (s *Settings) sources(p *process.Process, connect connector) (process.Stage, error) {
 	var all process.Stage
 	var required []*configv1.RequiredSource
 	connectAs := func(shard ident.Shard) func(context.Context) (*bus.Conn, error) {
-		return connect("watcher " + shard.String())
+		return connect(bus.Watcher(shard), "watcher "+shard.String())
 	}
 	watch := func(shard ident.Shard, w watcher.Watcher) {
 		all = append(all, func(ctx context.Context) error {
 			return watcherroles.Run(ctx, watcherroles.Options{
 				Domain: process.DefaultDomain, Shard: shard, Holder: id, Watcher: w, Connect: connectAs(shard), Process: p,
+				LogShare: s.Watcher.LogShare,
 			})
 		})
 	}
 	// AcceptPartial: an invalid file, or a kind without permission, withholds only
 	// its own objects.
 	if s.Config != "" {
-		shard := ident.Shard{Source: "file", Instance: "default"}
-		required = append(required, &configv1.RequiredSource{Source: shard.Source, Instance: shard.Instance, AcceptPartial: true})
-		watch(shard, file.New(s.Config))
+		required = append(required, &configv1.RequiredSource{Source: fileShard.Source, Instance: fileShard.Instance, AcceptPartial: true})
+		watch(fileShard, file.New(s.Config))
 	}
 	if s.Kube.Kubeconfig != "" {
 		shard := s.Kube.Shard()
 		required = append(required, &configv1.RequiredSource{Source: shard.Source, Instance: shard.Instance, AcceptPartial: true})
 		all = append(all, func(ctx context.Context) error {
-			return kube.Run(ctx, &s.Kube, kube.Options{Domain: process.DefaultDomain, Holder: id, Connect: connectAs, Process: p})
+			return kube.Run(ctx, &s.Kube, kube.Options{Domain: process.DefaultDomain, Holder: id, Connect: connectAs, Process: p, LogShare: s.Watcher.LogShare})
 		})
 	}
-	own := ident.Shard{Source: world.DefaultsSource, Instance: "default"}
-	policy, err := newPolicySource(append(required, &configv1.RequiredSource{Source: own.Source, Instance: own.Instance})...)
+	policy, err := newPolicySource(append(required, &configv1.RequiredSource{Source: ownShard.Source, Instance: ownShard.Instance})...)
 	if err != nil {
 		return nil, err
 	}
-	watch(own, policy)
+	watch(ownShard, policy)
 	return all, nil
 }
 

@@ -3,6 +3,7 @@
 package watcher
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -30,6 +31,9 @@ type Options struct {
 	Watcher watcher.Watcher
 	Connect func(context.Context) (*bus.Conn, error)
 	Process *process.Process
+	// LogShare is how much of the log the records of the shard may take, in percent;
+	// 0: the default.
+	LogShare int
 	// Optional: the process is ready without this watcher, one of several that come
 	// and go.
 	Optional bool
@@ -55,7 +59,8 @@ func Run(ctx context.Context, o Options) error {
 	}
 	defer nc.Close()
 	w.nc.Store(nc)
-	connection := bus.ConnMetrics(condition, nc)
+	fleet := bus.NewFleet(nc, o.Domain, logger)
+	connection := append(bus.ConnMetrics(condition, nc), fleet.Metrics(condition))
 	admin.Register(connection...)
 	defer admin.Unregister(connection...)
 
@@ -70,14 +75,14 @@ func Run(ctx context.Context, o Options) error {
 	metrics := watcher.NewMetrics(o.Shard)
 	admin.Register(metrics)
 	defer admin.Unregister(metrics)
-	fleet := bus.NewFleet(nc, o.Domain, logger)
 	reporter := fleet.WatcherReporter(o.Holder, o.Shard, w.report)
 	requests := make(chan string, 1)
 	return process.RunStages(ctx,
 		// Reads the source and publishes its changes.
 		process.Stage{func(ctx context.Context) error {
 			return watcher.Run(ctx, watcher.Config{
-				Shard: o.Shard, Holder: o.Holder, Watcher: o.Watcher, Log: log, Leader: fleet,
+				Shard: o.Shard, Holder: o.Holder, Watcher: o.Watcher, Leader: fleet,
+				Log:    &watcher.Limited{Log: log, Shard: o.Shard, Percent: cmp.Or(o.LogShare, DefaultSettings().LogShare), Usage: usage{log, fleet}},
 				Logger: logger, ListingRequests: requests, Metrics: metrics, Tracer: tracing.New(o.Process.Traces, "watcher"),
 				OnState: func(s watcher.State) { w.state.Store(&s); reporter.Changed() },
 			})
@@ -90,6 +95,21 @@ func Run(ctx context.Context, o Options) error {
 			reporter.Run,
 		},
 	)
+}
+
+// usage asks the bus how full the log is, and the builders what the shard takes.
+type usage struct {
+	log   *natslog.Log
+	fleet *bus.Fleet
+}
+
+func (u usage) Log(ctx context.Context) (bytes, most uint64, err error) {
+	bytes, most, _, err = u.log.Usage(ctx)
+	return bytes, most, err
+}
+
+func (u usage) Shard(ctx context.Context, s ident.Shard) (uint64, error) {
+	return u.fleet.LogBytes(ctx, s)
 }
 
 // openLog opens the log, and fails until a builder has begun it: the watcher would

@@ -41,7 +41,7 @@ const patience = 30 * time.Second
 // that no listener asks for get a listener of their own.
 func Validate(t testing.TB, c Config) {
 	t.Helper()
-	path := Write(t, t.TempDir(), c.bootstrap(t))
+	path := Write(t, t.TempDir(), c.Bootstrap(t))
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	out, err := exec.CommandContext(ctx, Envoy(t), "--mode", "validate", "-l", "warning", "-c", path).CombinedOutput()
@@ -75,7 +75,8 @@ func Write(t testing.TB, dir string, b *bootstrapv3.Bootstrap) string {
 	return path
 }
 
-func (c Config) bootstrap(t testing.TB) *bootstrapv3.Bootstrap {
+// Bootstrap returns c as the static resources of a bootstrap.
+func (c Config) Bootstrap(t testing.TB) *bootstrapv3.Bootstrap {
 	static := &bootstrapv3.Bootstrap_StaticResources{}
 	for _, cl := range c.Clusters {
 		cl = proto.Clone(cl).(*clusterv3.Cluster)

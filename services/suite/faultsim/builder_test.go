@@ -26,7 +26,7 @@ type builderProc struct {
 
 	// Inputs that the machine has not processed.
 	ticks   []*reportv1.Tick
-	wants   []ident.Position
+	wants   []*store.MismatchError
 	reports []*reportv1.FrontendReport
 	written []builder.Checkpointed
 
@@ -193,7 +193,7 @@ func (b *builderProc) hear(ctx context.Context) error {
 }
 
 func (b *builderProc) want(context.Context) error {
-	b.m.WantEpoch(b.wants[0])
+	b.m.Claim("a frontend", b.wants[0].Have, b.wants[0].Root)
 	b.wants = b.wants[1:]
 	b.tried = ident.Position{}
 	return nil

@@ -14,7 +14,7 @@ import (
 	"meshlog.dev/store"
 )
 
-// violation names an invariant that does not hold: M1 to M8 or SIM-1 to SIM-8.
+// violation names an invariant that does not hold: M1 to M8 or SIM-1 to SIM-10.
 type violation struct{ invariant, text string }
 
 func (v violation) Error() string { return v.invariant + ": " + v.text }
@@ -252,7 +252,7 @@ func difference(a, b *store.Snapshot) string {
 // SYNCED.
 func (s *sim) checkSynced(v *version) {
 	for _, w := range v.manifest.GetWatermark() {
-		if w.GetSource() == shardOf(0).Source && w.GetSynced() {
+		if w.GetInstance() == shardOf(0).Instance && w.GetSynced() {
 			return
 		}
 	}
@@ -531,6 +531,9 @@ func (s *sim) records() []events.Record {
 // SIM-3.
 func (s *sim) final() {
 	head := s.head()
+	if s.has("forge") && !s.without["refuse"] {
+		s.checkForged()
+	}
 	s.replay(checkpoint{build: head.manifest.GetBuild()})
 	for _, c := range s.replayed[max(0, len(s.replayed)-6):] {
 		s.replay(c)

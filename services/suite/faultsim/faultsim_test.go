@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"flag"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -28,6 +29,12 @@ func faultsNamed(set string) []string {
 
 // TestSim runs schedules and fails if one breaks an invariant.
 func TestSim(t *testing.T) {
+	simulate(t, func(seed uint64) string { return cmp.Or(*faults, turns[seed%uint64(len(turns))]) })
+}
+
+// simulate runs schedules with the faults that setOf names for a seed.
+func simulate(t *testing.T, setOf func(seed uint64) string) {
+	t.Helper()
 	p := plan{trace: *show}
 	if *rules != "" {
 		p.without = strings.Split(*rules, ",")
@@ -39,7 +46,7 @@ func TestSim(t *testing.T) {
 	versions, failed := 0, 0
 	for i := range n {
 		p.seed = *start + uint64(i)
-		set := cmp.Or(*faults, turns[p.seed%uint64(len(turns))])
+		set := setOf(p.seed)
 		p.faults = faultsNamed(set)
 		s, err := run(p)
 		versions += len(s.ever)
@@ -56,7 +63,7 @@ func TestSim(t *testing.T) {
 
 // TestSameSeed checks that two runs of a seed have the same trace, byte for byte.
 func TestSameSeed(t *testing.T) {
-	for _, set := range turns {
+	for _, set := range append(slices.Clone(turns), "forge") {
 		for seed := range uint64(4) {
 			p := plan{seed: seed, faults: faultSets[set], trace: true}
 			a, err := run(p)
@@ -78,6 +85,7 @@ func TestWithoutRule(t *testing.T) {
 		{"vfence", "all"},
 		{"cursor", "crash,rewind"},
 		{"msgid_session", "delay"},
+		{"refuse", "forge"},
 	})
 }
 

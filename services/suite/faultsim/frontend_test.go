@@ -66,7 +66,7 @@ func (f *frontendProc) run() {
 		f.pause()
 		if f.mismatch != nil && f.s.time().Sub(f.mismatchTold) >= reportEvery {
 			f.mismatchTold = f.s.time()
-			f.s.report(f.name, f.mismatch.Have)
+			f.s.report(f.name, f.mismatch)
 		}
 		f.think(f.s)
 		f.report()

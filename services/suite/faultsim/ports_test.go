@@ -65,6 +65,11 @@ func (l *logPort) Last(ctx context.Context, subject events.Subject) (events.Reco
 	return ask(l.proc, "last of "+string(subject), func() (events.Record, error) { return l.s.log.Last(ctx, subject) })
 }
 
+func (l *logPort) Under(ctx context.Context, subject events.Subject) iter.Seq2[events.Record, error] {
+	l.pause()
+	return l.s.log.Under(ctx, subject)
+}
+
 // Follow blocks, and nothing may block here.
 func (l *logPort) Follow(context.Context, uint64, string) (events.Follower, error) {
 	panic("sim: a driver reads with memlog's ReadAfter")
@@ -82,7 +87,7 @@ func describe(batch []events.Event) string {
 			if b.Op == events.Put && b.Key != policyKey {
 				v = valueFrom(b.Value.Bytes)
 			}
-			text += fmt.Sprintf("%s/%s/%s=%d p%d low%d", b.Key.Source, b.Key.Kind, b.Key.Name, v, b.Pseq, b.Low)
+			text += fmt.Sprintf("%s/%s/%s=%d p%d low%d", b.Key.Instance, b.Key.Kind, b.Key.Name, v, b.Pseq, b.Low)
 			if b.Batch.Total > 0 {
 				text += fmt.Sprintf(" [%d/%d]", b.Batch.Index+1, b.Batch.Total)
 			}
@@ -242,7 +247,7 @@ func (f fleetPort) Tick(_ context.Context, t *reportv1.Tick) error {
 
 func (f fleetPort) AskListing(_ context.Context, r *reportv1.ListingRequest) error {
 	for _, w := range f.s.watchers {
-		if w.shard.Source == r.GetSource() && f.s.heard() {
+		if w.shard.Instance == r.GetInstance() && f.s.heard() {
 			w.asked(r)
 		}
 	}

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	"google.golang.org/protobuf/proto"
 
 	"meshlog.dev/proto/ident"
@@ -17,11 +17,15 @@ import (
 	"meshlog.dev/services/mesh/index"
 	"meshlog.dev/services/mesh/proxy"
 	"meshlog.dev/services/mesh/xds"
+	"meshlog.dev/services/mesh/xds/row"
 	"meshlog.dev/store"
 )
 
 // release is the Envoy version of all proxies.
 const release = "envoy 1"
+
+// client is how a quarantine names them.
+const client = release + " (state of the world)"
 
 // proxies holds what a frontend knows about its proxies: the resources that they
 // applied and rejected. It stands for the handling of rejections in
@@ -50,11 +54,12 @@ type opinion struct {
 	has     xds.Sum // the applied bytes; zero if none
 	since   ident.Position
 	rejects xds.Sum // the rejected bytes; zero if none
+	reason  string
 }
 
 // begin starts the frontend: its proxies connect again.
 func (p *proxies) begin() {
-	*p = proxies{names: p.names, cache: content.New(), streams: map[string]map[string]*opinion{}}
+	*p = proxies{names: p.names, cache: content.New(0), streams: map[string]map[string]*opinion{}}
 	p.client = p.cache.Join(&proxy.Proxy{UserAgent: release}, func() {})
 	for _, name := range p.names {
 		p.streams[name] = map[string]*opinion{}
@@ -67,17 +72,18 @@ func (p *proxies) serve(s *sim, st *replica.State, changed []index.Input) {
 	p.cache.Update(st.Version(), noTime, st.PushContext, changed)
 	view := p.client.View()
 	p.version, p.served, p.open, p.news = st.Version(), map[string]*xds.Resource{}, nil, true
-	for _, r := range view.Sets[ident.CDS].Resources {
+	for _, r := range view.Sets[ident.RDS].Resources {
 		p.served[r.Name] = r
+		checkSteady(st, r)
 		for _, proxy := range p.names {
 			p.open = append(p.open, question{proxy, r})
 		}
 	}
 	at := served{st.Version(), st.Root()}
-	if sum, known := s.served[at]; known && sum != view.Sets[ident.CDS].Sum {
+	if sum, known := s.served[at]; known && sum != view.Sets[ident.RDS].Sum {
 		fail("SIM-7", "version %s was served with other resources before", st.Version())
 	}
-	s.served[at] = view.Sets[ident.CDS].Sum
+	s.served[at] = view.Sets[ident.RDS].Sum
 	for _, stream := range p.streams {
 		for name, o := range stream {
 			switch r := p.served[name]; {
@@ -118,7 +124,7 @@ func (p *proxies) think(s *sim) {
 		p.news = true
 		if v := valueOf(r); v.rejectedBy(q.proxy) {
 			s.note("%s rejects %s=%d", q.proxy, r.Name, v)
-			o.rejects = r.Sum
+			o.rejects, o.reason = r.Sum, fmt.Sprintf("route %s-%d cannot be used", mainHost, v)
 			s.rejects(q.proxy, r, v)
 		} else {
 			o.has, o.since, o.rejects = r.Sum, p.version, xds.Sum{}
@@ -158,14 +164,15 @@ func (p *proxies) verdicts(pc *index.PushContext) []*reportv1.Verdict {
 	}
 	var all []*reportv1.Verdict
 	for _, x := range slices.SortedFunc(maps.Keys(asked), compareSubjects) {
-		v := &reportv1.Verdict{TypeUrl: ident.CDS.URL(), Name: x.name, Sum: x.sum[:], Client: release, Message: "bad"}
+		v := &reportv1.Verdict{TypeUrl: ident.RDS.URL(), Name: x.name, Sum: x.sum[:], Client: client}
 		for _, name := range p.names {
 			o := p.streams[name][x.name]
 			r := p.served[x.name]
 			switch {
 			case o != nil && o.rejects == x.sum:
-				v.Rejected, v.RejectedBy = v.Rejected+1, append(v.RejectedBy, name)
-				class := index.Classify(pc, &proxy.Proxy{}).Only(ident.CDS)
+				v.Message = o.reason
+				v.Rejected, v.Rejectors = v.Rejected+1, append(v.Rejectors, &reportv1.Rejector{Proxy: name, Address: name})
+				class := index.Classify(pc, &proxy.Proxy{}).Only(ident.RDS)
 				if v.Class = class.Encode(); o.has != (xds.Sum{}) {
 					v.GoodSum, v.Good = o.has[:], store.VersionProto(o.since)
 				}
@@ -195,20 +202,33 @@ func (f *frontendProc) report() {
 	}
 }
 
-// valueOf returns the value that a cluster was made of.
-func valueOf(r *xds.Resource) value {
-	c := new(clusterv3.Cluster)
+// routesOf decodes a RouteConfiguration.
+func routesOf(r *xds.Resource) *routev3.RouteConfiguration {
+	c := new(routev3.RouteConfiguration)
 	if err := proto.Unmarshal(r.Value(), c); err != nil {
 		panic(err)
 	}
-	return value(c.GetConnectTimeout().GetSeconds())
+	return c
 }
 
-// rejects records that a proxy rejected a resource.
+// valueOf returns the value that proxies judge a RouteConfiguration by.
+func valueOf(r *xds.Resource) value { return hostValue(routesOf(r), mainHost) }
+
+// rejects records that a proxy rejected a resource because of its last piece.
 func (s *sim) rejects(proxy string, r *xds.Resource, v value) {
-	x := subject{r.Name, r.Sum}
+	pieces := row.Pieces(ident.RDS, r.Value())
+	x := subject{r.Name, xds.Sum(pieces[len(pieces)-1])}
 	if s.rejected[x] == nil {
 		s.rejected[x] = map[string]bool{}
 	}
 	s.rejected[x][proxy], s.bad[x] = true, v
+}
+
+// checkSteady checks SIM-10: a virtual host that no proxy rejects is served as the
+// world has it, whatever is in quarantine beside it.
+func checkSteady(st *replica.State, served *xds.Resource) {
+	made := xds.NewCatalog(st.PushContext).Set(index.Classify(st.PushContext, &proxy.Proxy{}), ident.RDS).Find(served.Name)
+	if is, want := hostValue(routesOf(served), "steady"), valueOf(made); is != want {
+		fail("SIM-10", "version %s serves the value %d of a virtual host of %s that no proxy rejects, want %d", st.Version(), is, served.Name, want)
+	}
 }

@@ -73,6 +73,9 @@ func (s *sim) replay(c checkpoint) {
 		if err != nil {
 			fail("M3", "replay of record %d: %v", rec.Seq, err)
 		}
+		if rec.Err != nil && (change.Reset || !change.IsEmpty()) {
+			fail("SIM-9", "record %d is refused (%v) and changes the content", rec.Seq, rec.Err)
+		}
 		switch {
 		case change.Reset:
 			content = (*store.Snapshot)(nil).With(contentOf(f))

@@ -50,6 +50,9 @@ func (s *sim) storm() {
 		}
 	}
 	for s.now = range faultTime {
+		if s.has("forge") && s.forger.rnd.IntN(12) == 0 {
+			s.forge()
+		}
 		switch x := s.rnd.Float64(); {
 		case x < .05:
 			s.sources[s.rnd.IntN(sources)].op()

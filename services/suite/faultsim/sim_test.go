@@ -12,6 +12,7 @@ import (
 	"meshlog.dev/events"
 	"meshlog.dev/events/memlog"
 	"meshlog.dev/proto/ident"
+	"meshlog.dev/store"
 	"meshlog.dev/store/memstore"
 )
 
@@ -33,6 +34,7 @@ var faultSets = map[string][]string{
 	"rewind":   {"crash", "rewind", "op"},
 	"retain":   {"crash", "delay", "op", "build", "bad", "nack", "twolead", "files", "disk", "full", "clock", "remove", "trim", "retain", "kinds"},
 	"session":  {"crash", "delay", "window", "files", "small"},
+	"forge":    append([]string{"forge"}, allFaults...),
 	"kinds":    {"crash", "delay", "window", "op", "partial", "clock", "small", "kinds"},
 }
 
@@ -66,6 +68,7 @@ type sim struct {
 
 	log       *memlog.Log
 	gone      []events.Record // records that retention removed from the log
+	forger    forger
 	chain     *memstore.Chain
 	sources   []*source
 	watchers  []*watcherProc
@@ -79,6 +82,7 @@ type sim struct {
 func newSim(p plan) *sim {
 	s := &sim{
 		rnd: rand.New(rand.NewPCG(p.seed, 0)), faults: true,
+		forger:  forger{rand.New(rand.NewPCG(p.seed, 2)), map[ident.Hash]bool{}},
 		without: map[string]bool{}, chain: memstore.NewChain(), checks: newChecks(),
 	}
 	has := map[string]bool{}
@@ -217,6 +221,7 @@ var portRules = map[string]string{
 	"vfence":        "the chain accepts every version",
 	"cursor":        "the log confirms every cursor, also one of another history",
 	"guard":         "the policy switches the guard off",
+	"refuse":        "forged records are appended where they belong, as if no reader refused them",
 	"fe_report":     "reports that a frontend is ahead of the chain are lost",
 }
 
@@ -278,14 +283,14 @@ func (s *sim) last() uint64 {
 
 // report receives a frontend's report that the chain lacks a version that the
 // frontend serves.
-func (s *sim) report(from string, own ident.Position) {
+func (s *sim) report(from string, m *store.MismatchError) {
 	if s.without["fe_report"] {
 		return
 	}
-	s.note("%s reports that the chain lacks %s", from, own)
+	s.note("%s reports that the chain lacks %s", from, m.Have)
 	for _, b := range s.builders {
 		if s.heard() {
-			b.wants = append(b.wants, own)
+			b.wants = append(b.wants, m)
 		}
 	}
 }

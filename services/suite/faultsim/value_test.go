@@ -6,11 +6,10 @@ import (
 	"maps"
 	"slices"
 	"strconv"
-	"time"
+	"strings"
 
-	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/durationpb"
 
 	"meshlog.dev/events"
 	"meshlog.dev/proto/ident"
@@ -62,7 +61,8 @@ func (v value) rejectedBy(proxy string) bool {
 	return v.flag() == badValue || v.flag() == pickyValue && proxy == "p0"
 }
 
-// payload encodes v for k: a config is a cluster with the timeout v.
+// payload encodes v for k: a config is a RouteConfiguration of two virtual hosts
+// that both change with v. Proxies that reject v blame the one called main.
 func (v value) payload(k ident.Key) ident.Value {
 	text := strconv.AppendInt(nil, int64(v), 10)
 	switch {
@@ -71,7 +71,14 @@ func (v value) payload(k ident.Key) ident.Value {
 	case k.Kind == endpoint:
 		return ident.Value{Type: "sim/Value", Bytes: text}
 	}
-	row := meshtest.Put("", &clusterv3.Cluster{Name: short(k), ConnectTimeout: durationpb.New(time.Duration(v) * time.Second)}).Row()
+	host := func(name string) *routev3.VirtualHost {
+		return &routev3.VirtualHost{Name: name, Domains: []string{name}, Routes: []*routev3.Route{{
+			Name:   fmt.Sprintf("%s-%d", name, v),
+			Match:  &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Prefix{Prefix: "/"}},
+			Action: &routev3.Route_DirectResponse{DirectResponse: &routev3.DirectResponseAction{Status: 200}},
+		}}}
+	}
+	row := meshtest.Put("", &routev3.RouteConfiguration{Name: short(k), VirtualHosts: []*routev3.VirtualHost{host("steady"), host(mainHost)}}).Row()
 	of, err := world.UnmarshalValue(row.Value)
 	if err != nil {
 		panic(err)
@@ -83,7 +90,7 @@ func valueFrom(b []byte) value {
 	if n, err := strconv.Atoi(string(b)); err == nil {
 		return value(n)
 	}
-	r, c := new(configv1.Resource), new(clusterv3.Cluster)
+	r, c := new(configv1.Resource), new(routev3.RouteConfiguration)
 	err := proto.Unmarshal(b, r)
 	if err == nil {
 		err = r.GetResource().UnmarshalTo(c)
@@ -91,7 +98,26 @@ func valueFrom(b []byte) value {
 	if err != nil {
 		panic(fmt.Sprintf("value %q: %v", b, err))
 	}
-	return value(c.GetConnectTimeout().GetSeconds())
+	return hostValue(c, mainHost)
+}
+
+// mainHost is the virtual host that proxies reject.
+const mainHost = "main"
+
+// hostValue returns the value of a virtual host; 0: it refuses requests.
+func hostValue(c *routev3.RouteConfiguration, name string) value {
+	for _, h := range c.GetVirtualHosts() {
+		if h.GetName() != name {
+			continue
+		}
+		text, _ := strings.CutPrefix(h.GetRoutes()[0].GetName(), name+"-")
+		n, err := strconv.Atoi(text)
+		if err != nil {
+			return 0
+		}
+		return value(n)
+	}
+	panic(fmt.Sprintf("%s has no virtual host %s", c.GetName(), name))
 }
 
 // judge judges the values of the sources. It passes the mesh's policy to the
@@ -131,7 +157,7 @@ const sources = 2
 const massLoss = 3
 
 func shardOf(source int) ident.Shard {
-	return ident.Shard{Source: "sim" + strconv.Itoa(source), Instance: "default"}
+	return ident.Shard{Source: "file", Instance: "sim" + strconv.Itoa(source)}
 }
 
 func keyOf(source int, kind string, n int) ident.Key {
@@ -140,18 +166,18 @@ func keyOf(source int, kind string, n int) ident.Key {
 }
 
 func compareKeys(a, b ident.Key) int {
-	return cmp.Or(cmp.Compare(a.Source, b.Source), cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Name, b.Name))
+	return cmp.Or(cmp.Compare(a.Instance, b.Instance), cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Name, b.Name))
 }
 
 func sortedKeys[V any](m map[ident.Key]V) []ident.Key {
 	return slices.SortedFunc(maps.Keys(m), compareKeys)
 }
 
-func short(k ident.Key) string { return k.Source + "/" + k.Kind + "/" + k.Name }
+func short(k ident.Key) string { return k.Instance + "/" + k.Kind + "/" + k.Name }
 
 // policyKey is the MeshPolicy. No source publishes it: the simulation appends it
 // first, as `up` does for a mesh without one.
-var policyKey = ident.Key{Source: "mesh", Instance: "default", Kind: "MeshPolicy", Name: "default"}
+var policyKey = ident.Key{Source: "api", Instance: "default", Kind: "MeshPolicy", Name: "default"}
 
 // policyRecords is the number of records of the policy. No rewind removes them.
 const policyRecords = 3
@@ -160,6 +186,7 @@ const policyRecords = 3
 func policy(without map[string]bool) []events.Event {
 	p := &configv1.MeshPolicy{
 		RequiredSources: []*configv1.RequiredSource{{Source: shardOf(0).Source, Instance: shardOf(0).Instance}},
+		RawResources:    []string{"s0", "s1"}, // of both sources: every proxy is served all of them
 		Guard:           &configv1.Guard{MinKeys: massLoss, MaxLossPercent: 1, Disabled: without["guard"]},
 	}
 	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(p)

@@ -111,7 +111,7 @@ type mesh struct {
 func newMesh() *mesh {
 	empty := world.NewWorld()
 	return &mesh{
-		world: empty, pc: index.NewPushContext(empty), cache: content.New(), gate: gate.New(),
+		world: empty, pc: index.NewPushContext(empty), cache: content.New(0), gate: gate.New(),
 		digests: map[*xds.Resource]string{},
 	}
 }

@@ -19,6 +19,7 @@ import (
 	"meshlog.dev/services/mesh/problem"
 	"meshlog.dev/services/mesh/proxy"
 	"meshlog.dev/services/mesh/simulate"
+	"meshlog.dev/services/mesh/trial"
 	"meshlog.dev/services/mesh/world"
 	"meshlog.dev/services/mesh/xds"
 	"meshlog.dev/services/watcher/file"
@@ -58,7 +59,7 @@ var files = ident.Shard{Source: "file", Instance: "default"}
 func newStage(t *testing.T) *stage {
 	s := &stage{
 		t: t, files: map[place]string{}, objects: map[ident.Key]ident.Value{}, origins: map[place][]problem.Diagnostic{},
-		fold: fold.New(build, fold.KindJudge{}), pseqs: map[ident.Shard]uint64{}, world: world.NewWorld(), proxies: map[string]*proxy.Proxy{},
+		fold: fold.New(build, fold.KindJudge{Trial: trial.Problems}), pseqs: map[ident.Shard]uint64{}, world: world.NewWorld(), proxies: map[string]*proxy.Proxy{},
 	}
 	s.pc = index.NewPushContext(s.world)
 	s.before, s.catalog = s.pc, xds.NewCatalog(s.pc)

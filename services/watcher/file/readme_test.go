@@ -135,7 +135,7 @@ func (s *examples) List(_ context.Context, l watcher.Listing) error {
 			s.t.Errorf("%s: %v", o.Origin, err)
 			continue
 		}
-		for _, p := range k.Validate(m) {
+		for _, p := range k.Validate("", m) {
 			s.t.Errorf("%s: %+v", o.Origin, p)
 		}
 		s.good++

@@ -328,7 +328,10 @@ type Record struct {
 	// Without prefix and domain.
 	Subject string `protobuf:"bytes,2,opt,name=subject,proto3" json:"subject,omitempty"`
 	// A meshlog.event.v1.Event, or other bytes.
-	Data          []byte `protobuf:"bytes,3,opt,name=data,proto3" json:"data,omitempty"`
+	Data []byte `protobuf:"bytes,3,opt,name=data,proto3" json:"data,omitempty"`
+	// Why the log that the archive is a copy of refused the record; empty if that
+	// follows from time, subject and data, or if it did not.
+	Refused       string `protobuf:"bytes,4,opt,name=refused,proto3" json:"refused,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -384,6 +387,13 @@ func (x *Record) GetData() []byte {
 	return nil
 }
 
+func (x *Record) GetRefused() string {
+	if x != nil {
+		return x.Refused
+	}
+	return ""
+}
+
 var File_meshlog_archive_v1_archive_proto protoreflect.FileDescriptor
 
 const file_meshlog_archive_v1_archive_proto_rawDesc = "" +
@@ -406,11 +416,12 @@ const file_meshlog_archive_v1_archive_proto_rawDesc = "" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12/\n" +
 	"\x05block\x18\x02 \x01(\v2\x19.meshlog.archive.v1.BlockR\x05block\"?\n" +
 	"\aRecords\x124\n" +
-	"\arecords\x18\x01 \x03(\v2\x1a.meshlog.archive.v1.RecordR\arecords\"J\n" +
+	"\arecords\x18\x01 \x03(\v2\x1a.meshlog.archive.v1.RecordR\arecords\"d\n" +
 	"\x06Record\x12\x12\n" +
 	"\x04time\x18\x01 \x01(\x03R\x04time\x12\x18\n" +
 	"\asubject\x18\x02 \x01(\tR\asubject\x12\x12\n" +
-	"\x04data\x18\x03 \x01(\fR\x04dataB0Z.meshlog.dev/proto/meshlog/archive/v1;archivev1b\x06proto3"
+	"\x04data\x18\x03 \x01(\fR\x04data\x12\x18\n" +
+	"\arefused\x18\x04 \x01(\tR\arefusedB0Z.meshlog.dev/proto/meshlog/archive/v1;archivev1b\x06proto3"
 
 var (
 	file_meshlog_archive_v1_archive_proto_rawDescOnce sync.Once

@@ -29,7 +29,8 @@ const (
 // an Envoy resource served as it is.
 type Resource struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The proxies that get the resource; absent: all.
+	// The proxies that get the resource; absent: all that the object's namespace
+	// may reach (MeshPolicy.raw_resources).
 	Nodes *NodeSelector `protobuf:"bytes,1,opt,name=nodes,proto3" json:"nodes,omitempty"`
 	// The resource: a Cluster, ClusterLoadAssignment, Listener or
 	// RouteConfiguration, with "@type" in JSON and YAML.
@@ -219,7 +220,15 @@ type MeshPolicy struct {
 	// Namespace whose policies apply to the whole mesh; default istio-system.
 	RootNamespace string `protobuf:"bytes,4,opt,name=root_namespace,json=rootNamespace,proto3" json:"root_namespace,omitempty"`
 	// Default cluster.local.
-	DomainSuffix  string `protobuf:"bytes,5,opt,name=domain_suffix,json=domainSuffix,proto3" json:"domain_suffix,omitempty"`
+	DomainSuffix string `protobuf:"bytes,5,opt,name=domain_suffix,json=domainSuffix,proto3" json:"domain_suffix,omitempty"`
+	// Namespaces whose raw resources (Resource) reach all proxies that they select;
+	// default: the root namespace. Those of other namespaces reach proxies of their
+	// own namespace only.
+	RawResources []string `protobuf:"bytes,6,rep,name=raw_resources,json=rawResources,proto3" json:"raw_resources,omitempty"`
+	// What each source may publish. The first rule that matches the source,
+	// instance and kind of an object decides about it; if none does, a source that
+	// has rules may not publish it, and for a source without rules defaults count.
+	SourceRules   []*SourceRule `protobuf:"bytes,7,rep,name=source_rules,json=sourceRules,proto3" json:"source_rules,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -289,6 +298,106 @@ func (x *MeshPolicy) GetDomainSuffix() string {
 	return ""
 }
 
+func (x *MeshPolicy) GetRawResources() []string {
+	if x != nil {
+		return x.RawResources
+	}
+	return nil
+}
+
+func (x *MeshPolicy) GetSourceRules() []*SourceRule {
+	if x != nil {
+		return x.SourceRules
+	}
+	return nil
+}
+
+// SourceRule allows a source to publish objects. Its texts are globs, in which *
+// stands for any characters; an empty list matches everything.
+type SourceRule struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The source, such as consul.
+	Source string `protobuf:"bytes,1,opt,name=source,proto3" json:"source,omitempty"`
+	// Its instance; empty: all.
+	Instance string `protobuf:"bytes,2,opt,name=instance,proto3" json:"instance,omitempty"`
+	// Kinds, such as ServiceEntry. If there are hosts and no kinds, the rule matches
+	// the kinds that have hosts: DestinationRule, Gateway, Service, ServiceEntry and
+	// VirtualService.
+	Kinds []string `protobuf:"bytes,3,rep,name=kinds,proto3" json:"kinds,omitempty"`
+	// Namespaces that the objects may be in.
+	Namespaces []string `protobuf:"bytes,4,rep,name=namespaces,proto3" json:"namespaces,omitempty"`
+	// Hosts that the objects may name, such as *.consul. A host of an object must
+	// match as it is written, so *.example.com does not match a.example.com.
+	Hosts         []string `protobuf:"bytes,5,rep,name=hosts,proto3" json:"hosts,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SourceRule) Reset() {
+	*x = SourceRule{}
+	mi := &file_meshlog_config_v1_config_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SourceRule) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SourceRule) ProtoMessage() {}
+
+func (x *SourceRule) ProtoReflect() protoreflect.Message {
+	mi := &file_meshlog_config_v1_config_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SourceRule.ProtoReflect.Descriptor instead.
+func (*SourceRule) Descriptor() ([]byte, []int) {
+	return file_meshlog_config_v1_config_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *SourceRule) GetSource() string {
+	if x != nil {
+		return x.Source
+	}
+	return ""
+}
+
+func (x *SourceRule) GetInstance() string {
+	if x != nil {
+		return x.Instance
+	}
+	return ""
+}
+
+func (x *SourceRule) GetKinds() []string {
+	if x != nil {
+		return x.Kinds
+	}
+	return nil
+}
+
+func (x *SourceRule) GetNamespaces() []string {
+	if x != nil {
+		return x.Namespaces
+	}
+	return nil
+}
+
+func (x *SourceRule) GetHosts() []string {
+	if x != nil {
+		return x.Hosts
+	}
+	return nil
+}
+
 type RequiredSource struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Source   string                 `protobuf:"bytes,1,opt,name=source,proto3" json:"source,omitempty"`
@@ -301,7 +410,7 @@ type RequiredSource struct {
 
 func (x *RequiredSource) Reset() {
 	*x = RequiredSource{}
-	mi := &file_meshlog_config_v1_config_proto_msgTypes[4]
+	mi := &file_meshlog_config_v1_config_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -313,7 +422,7 @@ func (x *RequiredSource) String() string {
 func (*RequiredSource) ProtoMessage() {}
 
 func (x *RequiredSource) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_config_v1_config_proto_msgTypes[4]
+	mi := &file_meshlog_config_v1_config_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -326,7 +435,7 @@ func (x *RequiredSource) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RequiredSource.ProtoReflect.Descriptor instead.
 func (*RequiredSource) Descriptor() ([]byte, []int) {
-	return file_meshlog_config_v1_config_proto_rawDescGZIP(), []int{4}
+	return file_meshlog_config_v1_config_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *RequiredSource) GetSource() string {
@@ -365,7 +474,7 @@ type Guard struct {
 
 func (x *Guard) Reset() {
 	*x = Guard{}
-	mi := &file_meshlog_config_v1_config_proto_msgTypes[5]
+	mi := &file_meshlog_config_v1_config_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -377,7 +486,7 @@ func (x *Guard) String() string {
 func (*Guard) ProtoMessage() {}
 
 func (x *Guard) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_config_v1_config_proto_msgTypes[5]
+	mi := &file_meshlog_config_v1_config_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -390,7 +499,7 @@ func (x *Guard) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Guard.ProtoReflect.Descriptor instead.
 func (*Guard) Descriptor() ([]byte, []int) {
-	return file_meshlog_config_v1_config_proto_rawDescGZIP(), []int{5}
+	return file_meshlog_config_v1_config_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Guard) GetDisabled() bool {
@@ -429,14 +538,25 @@ const file_meshlog_config_v1_config_proto_rawDesc = "" +
 	"\bLocality\x12\x16\n" +
 	"\x06region\x18\x01 \x01(\tR\x06region\x12\x12\n" +
 	"\x04zone\x18\x02 \x01(\tR\x04zone\x12\x19\n" +
-	"\bsub_zone\x18\x03 \x01(\tR\asubZone\"\xff\x01\n" +
+	"\bsub_zone\x18\x03 \x01(\tR\asubZone\"\xe6\x02\n" +
 	"\n" +
 	"MeshPolicy\x12'\n" +
 	"\x0fsource_priority\x18\x01 \x03(\tR\x0esourcePriority\x12L\n" +
 	"\x10required_sources\x18\x02 \x03(\v2!.meshlog.config.v1.RequiredSourceR\x0frequiredSources\x12.\n" +
 	"\x05guard\x18\x03 \x01(\v2\x18.meshlog.config.v1.GuardR\x05guard\x12%\n" +
 	"\x0eroot_namespace\x18\x04 \x01(\tR\rrootNamespace\x12#\n" +
-	"\rdomain_suffix\x18\x05 \x01(\tR\fdomainSuffix\"k\n" +
+	"\rdomain_suffix\x18\x05 \x01(\tR\fdomainSuffix\x12#\n" +
+	"\rraw_resources\x18\x06 \x03(\tR\frawResources\x12@\n" +
+	"\fsource_rules\x18\a \x03(\v2\x1d.meshlog.config.v1.SourceRuleR\vsourceRules\"\x8c\x01\n" +
+	"\n" +
+	"SourceRule\x12\x16\n" +
+	"\x06source\x18\x01 \x01(\tR\x06source\x12\x1a\n" +
+	"\binstance\x18\x02 \x01(\tR\binstance\x12\x14\n" +
+	"\x05kinds\x18\x03 \x03(\tR\x05kinds\x12\x1e\n" +
+	"\n" +
+	"namespaces\x18\x04 \x03(\tR\n" +
+	"namespaces\x12\x14\n" +
+	"\x05hosts\x18\x05 \x03(\tR\x05hosts\"k\n" +
 	"\x0eRequiredSource\x12\x16\n" +
 	"\x06source\x18\x01 \x01(\tR\x06source\x12\x1a\n" +
 	"\binstance\x18\x02 \x01(\tR\binstance\x12%\n" +
@@ -458,29 +578,31 @@ func file_meshlog_config_v1_config_proto_rawDescGZIP() []byte {
 	return file_meshlog_config_v1_config_proto_rawDescData
 }
 
-var file_meshlog_config_v1_config_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
+var file_meshlog_config_v1_config_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
 var file_meshlog_config_v1_config_proto_goTypes = []any{
 	(*Resource)(nil),        // 0: meshlog.config.v1.Resource
 	(*NodeSelector)(nil),    // 1: meshlog.config.v1.NodeSelector
 	(*Locality)(nil),        // 2: meshlog.config.v1.Locality
 	(*MeshPolicy)(nil),      // 3: meshlog.config.v1.MeshPolicy
-	(*RequiredSource)(nil),  // 4: meshlog.config.v1.RequiredSource
-	(*Guard)(nil),           // 5: meshlog.config.v1.Guard
-	(*anypb.Any)(nil),       // 6: google.protobuf.Any
-	(*structpb.Struct)(nil), // 7: google.protobuf.Struct
+	(*SourceRule)(nil),      // 4: meshlog.config.v1.SourceRule
+	(*RequiredSource)(nil),  // 5: meshlog.config.v1.RequiredSource
+	(*Guard)(nil),           // 6: meshlog.config.v1.Guard
+	(*anypb.Any)(nil),       // 7: google.protobuf.Any
+	(*structpb.Struct)(nil), // 8: google.protobuf.Struct
 }
 var file_meshlog_config_v1_config_proto_depIdxs = []int32{
 	1, // 0: meshlog.config.v1.Resource.nodes:type_name -> meshlog.config.v1.NodeSelector
-	6, // 1: meshlog.config.v1.Resource.resource:type_name -> google.protobuf.Any
-	7, // 2: meshlog.config.v1.NodeSelector.metadata:type_name -> google.protobuf.Struct
+	7, // 1: meshlog.config.v1.Resource.resource:type_name -> google.protobuf.Any
+	8, // 2: meshlog.config.v1.NodeSelector.metadata:type_name -> google.protobuf.Struct
 	2, // 3: meshlog.config.v1.NodeSelector.locality:type_name -> meshlog.config.v1.Locality
-	4, // 4: meshlog.config.v1.MeshPolicy.required_sources:type_name -> meshlog.config.v1.RequiredSource
-	5, // 5: meshlog.config.v1.MeshPolicy.guard:type_name -> meshlog.config.v1.Guard
-	6, // [6:6] is the sub-list for method output_type
-	6, // [6:6] is the sub-list for method input_type
-	6, // [6:6] is the sub-list for extension type_name
-	6, // [6:6] is the sub-list for extension extendee
-	0, // [0:6] is the sub-list for field type_name
+	5, // 4: meshlog.config.v1.MeshPolicy.required_sources:type_name -> meshlog.config.v1.RequiredSource
+	6, // 5: meshlog.config.v1.MeshPolicy.guard:type_name -> meshlog.config.v1.Guard
+	4, // 6: meshlog.config.v1.MeshPolicy.source_rules:type_name -> meshlog.config.v1.SourceRule
+	7, // [7:7] is the sub-list for method output_type
+	7, // [7:7] is the sub-list for method input_type
+	7, // [7:7] is the sub-list for extension type_name
+	7, // [7:7] is the sub-list for extension extendee
+	0, // [0:7] is the sub-list for field type_name
 }
 
 func init() { file_meshlog_config_v1_config_proto_init() }
@@ -494,7 +616,7 @@ func file_meshlog_config_v1_config_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_meshlog_config_v1_config_proto_rawDesc), len(file_meshlog_config_v1_config_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   6,
+			NumMessages:   7,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

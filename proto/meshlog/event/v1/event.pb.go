@@ -955,17 +955,26 @@ func (x *OverlayValue) GetResource() *Resource {
 	return nil
 }
 
-// Resource is one content of an xDS resource that clients rejected.
+// Resource is one content of an xDS resource, or of a piece of one, that clients
+// rejected.
 type Resource struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	TypeUrl string                 `protobuf:"bytes,1,opt,name=type_url,json=typeUrl,proto3" json:"type_url,omitempty"`
 	Name    string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	// Hash of name and content.
+	// Hash of name and content; of a piece, hash of its bytes in the resource.
 	Sum []byte `protobuf:"bytes,3,opt,name=sum,proto3" json:"sum,omitempty"`
-	// Name and version of the clients that reject it.
+	// Name, version and protocol of the clients that reject it.
 	Client string `protobuf:"bytes,4,opt,name=client,proto3" json:"client,omitempty"`
 	// A class of proxies that gets the resource, as the writer encodes classes.
-	Class         []byte `protobuf:"bytes,5,opt,name=class,proto3" json:"class,omitempty"`
+	Class []byte `protobuf:"bytes,5,opt,name=class,proto3" json:"class,omitempty"`
+	// The virtual host or filter chain that is rejected, for people; empty: the
+	// whole resource. Payload takes the place of that piece only.
+	Piece string `protobuf:"bytes,6,opt,name=piece,proto3" json:"piece,omitempty"`
+	// The payload refuses requests or connections; it is no earlier content.
+	Closed bool `protobuf:"varint,7,opt,name=closed,proto3" json:"closed,omitempty"`
+	// The identity or address of a client that rejected it, to which the entry is
+	// charged.
+	By            string `protobuf:"bytes,8,opt,name=by,proto3" json:"by,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1033,6 +1042,27 @@ func (x *Resource) GetClass() []byte {
 		return x.Class
 	}
 	return nil
+}
+
+func (x *Resource) GetPiece() string {
+	if x != nil {
+		return x.Piece
+	}
+	return ""
+}
+
+func (x *Resource) GetClosed() bool {
+	if x != nil {
+		return x.Closed
+	}
+	return false
+}
+
+func (x *Resource) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
 }
 
 // Segment is the restart record (segment.begin); it begins a segment of the log.
@@ -1205,13 +1235,16 @@ const file_meshlog_event_v1_event_proto_rawDesc = "" +
 	"\apayload\x18\x03 \x01(\v2\x14.google.protobuf.AnyR\apayload\x12;\n" +
 	"\vcreate_time\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"createTime\x126\n" +
-	"\bresource\x18\x05 \x01(\v2\x1a.meshlog.event.v1.ResourceR\bresource\"y\n" +
+	"\bresource\x18\x05 \x01(\v2\x1a.meshlog.event.v1.ResourceR\bresource\"\xb7\x01\n" +
 	"\bResource\x12\x19\n" +
 	"\btype_url\x18\x01 \x01(\tR\atypeUrl\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x10\n" +
 	"\x03sum\x18\x03 \x01(\fR\x03sum\x12\x16\n" +
 	"\x06client\x18\x04 \x01(\tR\x06client\x12\x14\n" +
-	"\x05class\x18\x05 \x01(\fR\x05class\"\xc9\x01\n" +
+	"\x05class\x18\x05 \x01(\fR\x05class\x12\x14\n" +
+	"\x05piece\x18\x06 \x01(\tR\x05piece\x12\x16\n" +
+	"\x06closed\x18\a \x01(\bR\x06closed\x12\x0e\n" +
+	"\x02by\x18\b \x01(\tR\x02by\"\xc9\x01\n" +
 	"\aSegment\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x14\n" +
 	"\x05build\x18\x02 \x01(\tR\x05build\x12\x12\n" +

@@ -121,7 +121,7 @@ type Suspect struct {
 	Name    string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
 	// Of name and content.
 	Sum []byte `protobuf:"bytes,3,opt,name=sum,proto3" json:"sum,omitempty"`
-	// Name and version of the clients that reject it.
+	// Name, version and protocol of the clients that reject it.
 	Client        string `protobuf:"bytes,4,opt,name=client,proto3" json:"client,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -258,7 +258,11 @@ type FrontendReport struct {
 	// Number of open streams.
 	Streams uint32 `protobuf:"varint,13,opt,name=streams,proto3" json:"streams,omitempty"`
 	// How many streams have applied a version, in all of their types.
-	Applied       []*Applied `protobuf:"bytes,14,rep,name=applied,proto3" json:"applied,omitempty"`
+	Applied []*Applied `protobuf:"bytes,14,rep,name=applied,proto3" json:"applied,omitempty"`
+	// Since when the frontend cannot follow the version chain, and why; absent: it
+	// can. It serves what it has.
+	Away          *timestamppb.Timestamp `protobuf:"bytes,16,opt,name=away,proto3" json:"away,omitempty"`
+	AwayReason    string                 `protobuf:"bytes,17,opt,name=away_reason,json=awayReason,proto3" json:"away_reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -391,6 +395,20 @@ func (x *FrontendReport) GetApplied() []*Applied {
 	return nil
 }
 
+func (x *FrontendReport) GetAway() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Away
+	}
+	return nil
+}
+
+func (x *FrontendReport) GetAwayReason() string {
+	if x != nil {
+		return x.AwayReason
+	}
+	return ""
+}
+
 type Applied struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Version       *v1.Version            `protobuf:"bytes,1,opt,name=version,proto3" json:"version,omitempty"`
@@ -451,14 +469,12 @@ type Verdict struct {
 	Name    string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
 	// Of name and content.
 	Sum []byte `protobuf:"bytes,3,opt,name=sum,proto3" json:"sum,omitempty"`
-	// Name and version of the client.
+	// Name, version and protocol of the client.
 	Client string `protobuf:"bytes,4,opt,name=client,proto3" json:"client,omitempty"`
 	// A class of proxies that gets the resource.
 	Class []byte `protobuf:"bytes,5,opt,name=class,proto3" json:"class,omitempty"`
 	// The message of a proxy that rejected it.
 	Message string `protobuf:"bytes,6,opt,name=message,proto3" json:"message,omitempty"`
-	// Ids of proxies that rejected it, two at most.
-	RejectedBy []string `protobuf:"bytes,7,rep,name=rejected_by,json=rejectedBy,proto3" json:"rejected_by,omitempty"`
 	// How many streams have rejected it, have applied it, and have not answered
 	// yet.
 	Rejected  uint32 `protobuf:"varint,8,opt,name=rejected,proto3" json:"rejected,omitempty"`
@@ -466,8 +482,10 @@ type Verdict struct {
 	Undecided uint32 `protobuf:"varint,10,opt,name=undecided,proto3" json:"undecided,omitempty"`
 	// The content that the proxies that rejected it have instead, if all have the
 	// same, and the version of the world in which they applied it.
-	GoodSum       []byte      `protobuf:"bytes,11,opt,name=good_sum,json=goodSum,proto3" json:"good_sum,omitempty"`
-	Good          *v1.Version `protobuf:"bytes,12,opt,name=good,proto3" json:"good,omitempty"`
+	GoodSum []byte      `protobuf:"bytes,11,opt,name=good_sum,json=goodSum,proto3" json:"good_sum,omitempty"`
+	Good    *v1.Version `protobuf:"bytes,12,opt,name=good,proto3" json:"good,omitempty"`
+	// Proxies that rejected it, in different places; eight at most.
+	Rejectors     []*Rejector `protobuf:"bytes,13,rep,name=rejectors,proto3" json:"rejectors,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -544,13 +562,6 @@ func (x *Verdict) GetMessage() string {
 	return ""
 }
 
-func (x *Verdict) GetRejectedBy() []string {
-	if x != nil {
-		return x.RejectedBy
-	}
-	return nil
-}
-
 func (x *Verdict) GetRejected() uint32 {
 	if x != nil {
 		return x.Rejected
@@ -586,6 +597,78 @@ func (x *Verdict) GetGood() *v1.Version {
 	return nil
 }
 
+func (x *Verdict) GetRejectors() []*Rejector {
+	if x != nil {
+		return x.Rejectors
+	}
+	return nil
+}
+
+// Rejector is a proxy that rejected a resource. Its id is its own claim; identity
+// and address are not.
+type Rejector struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Proxy string                 `protobuf:"bytes,1,opt,name=proxy,proto3" json:"proxy,omitempty"`
+	// As its certificate names it; empty: it has none.
+	Identity string `protobuf:"bytes,2,opt,name=identity,proto3" json:"identity,omitempty"`
+	// The address that it connects from, without port; of IPv6 the network of 64
+	// bits.
+	Address       string `protobuf:"bytes,3,opt,name=address,proto3" json:"address,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Rejector) Reset() {
+	*x = Rejector{}
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Rejector) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Rejector) ProtoMessage() {}
+
+func (x *Rejector) ProtoReflect() protoreflect.Message {
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Rejector.ProtoReflect.Descriptor instead.
+func (*Rejector) Descriptor() ([]byte, []int) {
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *Rejector) GetProxy() string {
+	if x != nil {
+		return x.Proxy
+	}
+	return ""
+}
+
+func (x *Rejector) GetIdentity() string {
+	if x != nil {
+		return x.Identity
+	}
+	return ""
+}
+
+func (x *Rejector) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
 type ChainMismatch struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Own           *v1.Version            `protobuf:"bytes,1,opt,name=own,proto3" json:"own,omitempty"`
@@ -598,7 +681,7 @@ type ChainMismatch struct {
 
 func (x *ChainMismatch) Reset() {
 	*x = ChainMismatch{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[6]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -610,7 +693,7 @@ func (x *ChainMismatch) String() string {
 func (*ChainMismatch) ProtoMessage() {}
 
 func (x *ChainMismatch) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[6]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -623,7 +706,7 @@ func (x *ChainMismatch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChainMismatch.ProtoReflect.Descriptor instead.
 func (*ChainMismatch) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{6}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ChainMismatch) GetOwn() *v1.Version {
@@ -679,7 +762,7 @@ type ProxyReport struct {
 
 func (x *ProxyReport) Reset() {
 	*x = ProxyReport{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[7]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -691,7 +774,7 @@ func (x *ProxyReport) String() string {
 func (*ProxyReport) ProtoMessage() {}
 
 func (x *ProxyReport) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[7]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -704,7 +787,7 @@ func (x *ProxyReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProxyReport.ProtoReflect.Descriptor instead.
 func (*ProxyReport) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{7}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ProxyReport) GetId() string {
@@ -822,7 +905,7 @@ type TypeReport struct {
 
 func (x *TypeReport) Reset() {
 	*x = TypeReport{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[8]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -834,7 +917,7 @@ func (x *TypeReport) String() string {
 func (*TypeReport) ProtoMessage() {}
 
 func (x *TypeReport) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[8]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -847,7 +930,7 @@ func (x *TypeReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TypeReport.ProtoReflect.Descriptor instead.
 func (*TypeReport) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{8}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *TypeReport) GetTypeUrl() string {
@@ -955,7 +1038,7 @@ type Nack struct {
 
 func (x *Nack) Reset() {
 	*x = Nack{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[9]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -967,7 +1050,7 @@ func (x *Nack) String() string {
 func (*Nack) ProtoMessage() {}
 
 func (x *Nack) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[9]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -980,7 +1063,7 @@ func (x *Nack) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Nack.ProtoReflect.Descriptor instead.
 func (*Nack) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{9}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Nack) GetVersion() string {
@@ -1038,7 +1121,7 @@ type WatcherReport struct {
 
 func (x *WatcherReport) Reset() {
 	*x = WatcherReport{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[10]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1050,7 +1133,7 @@ func (x *WatcherReport) String() string {
 func (*WatcherReport) ProtoMessage() {}
 
 func (x *WatcherReport) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[10]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1063,7 +1146,7 @@ func (x *WatcherReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatcherReport.ProtoReflect.Descriptor instead.
 func (*WatcherReport) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{10}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *WatcherReport) GetSource() string {
@@ -1189,14 +1272,25 @@ type BuilderReport struct {
 	// Processes that reported in the last 25 s and have not stopped.
 	Peers []*Peer `protobuf:"bytes,15,rep,name=peers,proto3" json:"peers,omitempty"`
 	// Objects that do not change because their watcher cannot read their kind.
-	Frozen        []*FrozenKind `protobuf:"bytes,17,rep,name=frozen,proto3" json:"frozen,omitempty"`
+	Frozen []*FrozenKind `protobuf:"bytes,17,rep,name=frozen,proto3" json:"frozen,omitempty"`
+	// What needs attention although the builder works.
+	Warnings []string `protobuf:"bytes,18,rep,name=warnings,proto3" json:"warnings,omitempty"`
+	// Since when the builder is not connected to log and chain, and why; absent: it
+	// is connected.
+	Away       *timestamppb.Timestamp `protobuf:"bytes,19,opt,name=away,proto3" json:"away,omitempty"`
+	AwayReason string                 `protobuf:"bytes,20,opt,name=away_reason,json=awayReason,proto3" json:"away_reason,omitempty"`
+	// How many bytes the log holds and may hold (0: no limit), and how many the
+	// records of each shard take, the largest first. Absent: not counted yet.
+	LogBytes      uint64      `protobuf:"varint,21,opt,name=log_bytes,json=logBytes,proto3" json:"log_bytes,omitempty"`
+	LogMaxBytes   uint64      `protobuf:"varint,22,opt,name=log_max_bytes,json=logMaxBytes,proto3" json:"log_max_bytes,omitempty"`
+	LogShares     []*LogShare `protobuf:"bytes,23,rep,name=log_shares,json=logShares,proto3" json:"log_shares,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *BuilderReport) Reset() {
 	*x = BuilderReport{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[11]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1208,7 +1302,7 @@ func (x *BuilderReport) String() string {
 func (*BuilderReport) ProtoMessage() {}
 
 func (x *BuilderReport) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[11]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1221,7 +1315,7 @@ func (x *BuilderReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BuilderReport.ProtoReflect.Descriptor instead.
 func (*BuilderReport) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{11}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *BuilderReport) GetBuilder() string {
@@ -1336,6 +1430,110 @@ func (x *BuilderReport) GetFrozen() []*FrozenKind {
 	return nil
 }
 
+func (x *BuilderReport) GetWarnings() []string {
+	if x != nil {
+		return x.Warnings
+	}
+	return nil
+}
+
+func (x *BuilderReport) GetAway() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Away
+	}
+	return nil
+}
+
+func (x *BuilderReport) GetAwayReason() string {
+	if x != nil {
+		return x.AwayReason
+	}
+	return ""
+}
+
+func (x *BuilderReport) GetLogBytes() uint64 {
+	if x != nil {
+		return x.LogBytes
+	}
+	return 0
+}
+
+func (x *BuilderReport) GetLogMaxBytes() uint64 {
+	if x != nil {
+		return x.LogMaxBytes
+	}
+	return 0
+}
+
+func (x *BuilderReport) GetLogShares() []*LogShare {
+	if x != nil {
+		return x.LogShares
+	}
+	return nil
+}
+
+// LogShare is the part of the log that the records of one writer take.
+type LogShare struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Empty: what builders and operators write.
+	Source        string `protobuf:"bytes,1,opt,name=source,proto3" json:"source,omitempty"`
+	Instance      string `protobuf:"bytes,2,opt,name=instance,proto3" json:"instance,omitempty"`
+	Bytes         uint64 `protobuf:"varint,3,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LogShare) Reset() {
+	*x = LogShare{}
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LogShare) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LogShare) ProtoMessage() {}
+
+func (x *LogShare) ProtoReflect() protoreflect.Message {
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LogShare.ProtoReflect.Descriptor instead.
+func (*LogShare) Descriptor() ([]byte, []int) {
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *LogShare) GetSource() string {
+	if x != nil {
+		return x.Source
+	}
+	return ""
+}
+
+func (x *LogShare) GetInstance() string {
+	if x != nil {
+		return x.Instance
+	}
+	return ""
+}
+
+func (x *LogShare) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
 // FrozenKind is a kind with objects on the log that the last listing of the source
 // did not cover.
 type FrozenKind struct {
@@ -1350,7 +1548,7 @@ type FrozenKind struct {
 
 func (x *FrozenKind) Reset() {
 	*x = FrozenKind{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[12]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1362,7 +1560,7 @@ func (x *FrozenKind) String() string {
 func (*FrozenKind) ProtoMessage() {}
 
 func (x *FrozenKind) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[12]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1375,7 +1573,7 @@ func (x *FrozenKind) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FrozenKind.ProtoReflect.Descriptor instead.
 func (*FrozenKind) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{12}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *FrozenKind) GetSource() string {
@@ -1418,7 +1616,7 @@ type Peer struct {
 
 func (x *Peer) Reset() {
 	*x = Peer{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[13]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1430,7 +1628,7 @@ func (x *Peer) String() string {
 func (*Peer) ProtoMessage() {}
 
 func (x *Peer) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[13]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1443,7 +1641,7 @@ func (x *Peer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Peer.ProtoReflect.Descriptor instead.
 func (*Peer) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{13}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Peer) GetName() string {
@@ -1472,14 +1670,19 @@ type Quarantine struct {
 	Reason string                 `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
 	Since  *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=since,proto3" json:"since,omitempty"`
 	// The proxies get the content that they applied before.
-	LastGood      bool `protobuf:"varint,7,opt,name=last_good,json=lastGood,proto3" json:"last_good,omitempty"`
+	LastGood bool `protobuf:"varint,7,opt,name=last_good,json=lastGood,proto3" json:"last_good,omitempty"`
+	// The virtual host or filter chain that is in quarantine; empty: the whole
+	// resource.
+	Piece string `protobuf:"bytes,8,opt,name=piece,proto3" json:"piece,omitempty"`
+	// Requests or connections are refused.
+	Closed        bool `protobuf:"varint,9,opt,name=closed,proto3" json:"closed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Quarantine) Reset() {
 	*x = Quarantine{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[14]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1491,7 +1694,7 @@ func (x *Quarantine) String() string {
 func (*Quarantine) ProtoMessage() {}
 
 func (x *Quarantine) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[14]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1504,7 +1707,7 @@ func (x *Quarantine) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Quarantine.ProtoReflect.Descriptor instead.
 func (*Quarantine) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{14}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Quarantine) GetId() string {
@@ -1556,6 +1759,20 @@ func (x *Quarantine) GetLastGood() bool {
 	return false
 }
 
+func (x *Quarantine) GetPiece() string {
+	if x != nil {
+		return x.Piece
+	}
+	return ""
+}
+
+func (x *Quarantine) GetClosed() bool {
+	if x != nil {
+		return x.Closed
+	}
+	return false
+}
+
 // Hold is a mass removal that waits for `meshlog approve`.
 type Hold struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
@@ -1572,7 +1789,7 @@ type Hold struct {
 
 func (x *Hold) Reset() {
 	*x = Hold{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[15]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1584,7 +1801,7 @@ func (x *Hold) String() string {
 func (*Hold) ProtoMessage() {}
 
 func (x *Hold) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[15]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1597,7 +1814,7 @@ func (x *Hold) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hold.ProtoReflect.Descriptor instead.
 func (*Hold) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{15}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Hold) GetId() string {
@@ -1659,7 +1876,7 @@ type StageTiming struct {
 
 func (x *StageTiming) Reset() {
 	*x = StageTiming{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[16]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1671,7 +1888,7 @@ func (x *StageTiming) String() string {
 func (*StageTiming) ProtoMessage() {}
 
 func (x *StageTiming) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[16]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1684,7 +1901,7 @@ func (x *StageTiming) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StageTiming.ProtoReflect.Descriptor instead.
 func (*StageTiming) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{16}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *StageTiming) GetVersion() *v1.Version {
@@ -1750,7 +1967,7 @@ type DigestRequest struct {
 
 func (x *DigestRequest) Reset() {
 	*x = DigestRequest{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[17]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1762,7 +1979,7 @@ func (x *DigestRequest) String() string {
 func (*DigestRequest) ProtoMessage() {}
 
 func (x *DigestRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[17]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1775,7 +1992,7 @@ func (x *DigestRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DigestRequest.ProtoReflect.Descriptor instead.
 func (*DigestRequest) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{17}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *DigestRequest) GetSource() string {
@@ -1811,14 +2028,16 @@ type DigestReply struct {
 	// False: this builder has not read the begin of the session, or does not lead.
 	Known bool `protobuf:"varint,1,opt,name=known,proto3" json:"known,omitempty"`
 	// The digests of all buckets, one after the other, 16 bytes each.
-	Digests       []byte `protobuf:"bytes,2,opt,name=digests,proto3" json:"digests,omitempty"`
+	Digests []byte `protobuf:"bytes,2,opt,name=digests,proto3" json:"digests,omitempty"`
+	// How many bytes of the log the shard's records take; 0: not counted yet.
+	LogBytes      uint64 `protobuf:"varint,3,opt,name=log_bytes,json=logBytes,proto3" json:"log_bytes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *DigestReply) Reset() {
 	*x = DigestReply{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[18]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1830,7 +2049,7 @@ func (x *DigestReply) String() string {
 func (*DigestReply) ProtoMessage() {}
 
 func (x *DigestReply) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[18]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1843,7 +2062,7 @@ func (x *DigestReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DigestReply.ProtoReflect.Descriptor instead.
 func (*DigestReply) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{18}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *DigestReply) GetKnown() bool {
@@ -1860,6 +2079,13 @@ func (x *DigestReply) GetDigests() []byte {
 	return nil
 }
 
+func (x *DigestReply) GetLogBytes() uint64 {
+	if x != nil {
+		return x.LogBytes
+	}
+	return 0
+}
+
 // ListingRequest asks the watcher of a shard to list again.
 type ListingRequest struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
@@ -1874,7 +2100,7 @@ type ListingRequest struct {
 
 func (x *ListingRequest) Reset() {
 	*x = ListingRequest{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[19]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1886,7 +2112,7 @@ func (x *ListingRequest) String() string {
 func (*ListingRequest) ProtoMessage() {}
 
 func (x *ListingRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[19]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1899,7 +2125,7 @@ func (x *ListingRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListingRequest.ProtoReflect.Descriptor instead.
 func (*ListingRequest) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{19}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ListingRequest) GetSource() string {
@@ -1941,7 +2167,7 @@ type ProxyRequest struct {
 
 func (x *ProxyRequest) Reset() {
 	*x = ProxyRequest{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[20]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1953,7 +2179,7 @@ func (x *ProxyRequest) String() string {
 func (*ProxyRequest) ProtoMessage() {}
 
 func (x *ProxyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[20]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1966,7 +2192,7 @@ func (x *ProxyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProxyRequest.ProtoReflect.Descriptor instead.
 func (*ProxyRequest) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{20}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ProxyRequest) GetId() string {
@@ -1996,7 +2222,7 @@ type ProxyReply struct {
 
 func (x *ProxyReply) Reset() {
 	*x = ProxyReply{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[21]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2008,7 +2234,7 @@ func (x *ProxyReply) String() string {
 func (*ProxyReply) ProtoMessage() {}
 
 func (x *ProxyReply) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[21]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2021,7 +2247,7 @@ func (x *ProxyReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProxyReply.ProtoReflect.Descriptor instead.
 func (*ProxyReply) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{21}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ProxyReply) GetFrontend() string {
@@ -2087,7 +2313,7 @@ type TypeContent struct {
 
 func (x *TypeContent) Reset() {
 	*x = TypeContent{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[22]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2099,7 +2325,7 @@ func (x *TypeContent) String() string {
 func (*TypeContent) ProtoMessage() {}
 
 func (x *TypeContent) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[22]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2112,7 +2338,7 @@ func (x *TypeContent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TypeContent.ProtoReflect.Descriptor instead.
 func (*TypeContent) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{22}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *TypeContent) GetTypeUrl() string {
@@ -2155,7 +2381,7 @@ type ResourceContent struct {
 
 func (x *ResourceContent) Reset() {
 	*x = ResourceContent{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[23]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2167,7 +2393,7 @@ func (x *ResourceContent) String() string {
 func (*ResourceContent) ProtoMessage() {}
 
 func (x *ResourceContent) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[23]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2180,7 +2406,7 @@ func (x *ResourceContent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResourceContent.ProtoReflect.Descriptor instead.
 func (*ResourceContent) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{23}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ResourceContent) GetName() string {
@@ -2250,7 +2476,7 @@ const file_meshlog_report_v1_report_proto_rawDesc = "" +
 	"\x03sum\x18\x03 \x01(\fR\x03sum\x12\x16\n" +
 	"\x06client\x18\x04 \x01(\tR\x06client\"%\n" +
 	"\rReportRequest\x12\x14\n" +
-	"\x05whole\x18\x01 \x01(\tR\x05whole\"\xcc\x04\n" +
+	"\x05whole\x18\x01 \x01(\tR\x05whole\"\x9d\x05\n" +
 	"\x0eFrontendReport\x12\x1a\n" +
 	"\bfrontend\x18\x01 \x01(\tR\bfrontend\x12\x14\n" +
 	"\x05build\x18\x02 \x01(\tR\x05build\x12.\n" +
@@ -2266,25 +2492,31 @@ const file_meshlog_report_v1_report_proto_rawDesc = "" +
 	"\bverdicts\x18\v \x03(\v2\x1a.meshlog.report.v1.VerdictR\bverdicts\x12\x18\n" +
 	"\asummary\x18\f \x01(\bR\asummary\x12\x18\n" +
 	"\astreams\x18\r \x01(\rR\astreams\x124\n" +
-	"\aapplied\x18\x0e \x03(\v2\x1a.meshlog.report.v1.AppliedR\aappliedJ\x04\b\x0f\x10\x10R\x04more\"[\n" +
+	"\aapplied\x18\x0e \x03(\v2\x1a.meshlog.report.v1.AppliedR\aapplied\x12.\n" +
+	"\x04away\x18\x10 \x01(\v2\x1a.google.protobuf.TimestampR\x04away\x12\x1f\n" +
+	"\vaway_reason\x18\x11 \x01(\tR\n" +
+	"awayReasonJ\x04\b\x0f\x10\x10R\x04more\"[\n" +
 	"\aApplied\x126\n" +
 	"\aversion\x18\x01 \x01(\v2\x1c.meshlog.snapshot.v1.VersionR\aversion\x12\x18\n" +
-	"\astreams\x18\x02 \x01(\rR\astreams\"\xd4\x02\n" +
+	"\astreams\x18\x02 \x01(\rR\astreams\"\x81\x03\n" +
 	"\aVerdict\x12\x19\n" +
 	"\btype_url\x18\x01 \x01(\tR\atypeUrl\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x10\n" +
 	"\x03sum\x18\x03 \x01(\fR\x03sum\x12\x16\n" +
 	"\x06client\x18\x04 \x01(\tR\x06client\x12\x14\n" +
 	"\x05class\x18\x05 \x01(\fR\x05class\x12\x18\n" +
-	"\amessage\x18\x06 \x01(\tR\amessage\x12\x1f\n" +
-	"\vrejected_by\x18\a \x03(\tR\n" +
-	"rejectedBy\x12\x1a\n" +
+	"\amessage\x18\x06 \x01(\tR\amessage\x12\x1a\n" +
 	"\brejected\x18\b \x01(\rR\brejected\x12\x18\n" +
 	"\aapplied\x18\t \x01(\rR\aapplied\x12\x1c\n" +
 	"\tundecided\x18\n" +
 	" \x01(\rR\tundecided\x12\x19\n" +
 	"\bgood_sum\x18\v \x01(\fR\agoodSum\x120\n" +
-	"\x04good\x18\f \x01(\v2\x1c.meshlog.snapshot.v1.VersionR\x04good\"\xa9\x01\n" +
+	"\x04good\x18\f \x01(\v2\x1c.meshlog.snapshot.v1.VersionR\x04good\x129\n" +
+	"\trejectors\x18\r \x03(\v2\x1b.meshlog.report.v1.RejectorR\trejectorsJ\x04\b\a\x10\bR\vrejected_by\"V\n" +
+	"\bRejector\x12\x14\n" +
+	"\x05proxy\x18\x01 \x01(\tR\x05proxy\x12\x1a\n" +
+	"\bidentity\x18\x02 \x01(\tR\bidentity\x12\x18\n" +
+	"\aaddress\x18\x03 \x01(\tR\aaddress\"\xa9\x01\n" +
 	"\rChainMismatch\x12.\n" +
 	"\x03own\x18\x01 \x01(\v2\x1c.meshlog.snapshot.v1.VersionR\x03own\x12\x19\n" +
 	"\bown_root\x18\x02 \x01(\fR\aownRoot\x120\n" +
@@ -2344,7 +2576,7 @@ const file_meshlog_report_v1_report_proto_rawDesc = "" +
 	"\vdiagnostics\x18\v \x03(\v2\x1f.meshlog.snapshot.v1.DiagnosticR\vdiagnostics\x122\n" +
 	"\x06listed\x18\f \x01(\v2\x1a.google.protobuf.TimestampR\x06listed\x124\n" +
 	"\achanged\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\achanged\x12.\n" +
-	"\x04down\x18\x0e \x01(\v2\x1a.google.protobuf.TimestampR\x04down\"\xc0\x05\n" +
+	"\x04down\x18\x0e \x01(\v2\x1a.google.protobuf.TimestampR\x04down\"\xaa\a\n" +
 	"\rBuilderReport\x12\x18\n" +
 	"\abuilder\x18\x01 \x01(\tR\abuilder\x12\x14\n" +
 	"\x05build\x18\x02 \x01(\tR\x05build\x12.\n" +
@@ -2363,7 +2595,19 @@ const file_meshlog_report_v1_report_proto_rawDesc = "" +
 	"\vdiagnostics\x18\r \x03(\v2\x1f.meshlog.snapshot.v1.DiagnosticR\vdiagnostics\x12?\n" +
 	"\vquarantines\x18\x0e \x03(\v2\x1d.meshlog.report.v1.QuarantineR\vquarantines\x12-\n" +
 	"\x05peers\x18\x0f \x03(\v2\x17.meshlog.report.v1.PeerR\x05peers\x125\n" +
-	"\x06frozen\x18\x11 \x03(\v2\x1d.meshlog.report.v1.FrozenKindR\x06frozenJ\x04\b\x10\x10\x11R\x04more\"h\n" +
+	"\x06frozen\x18\x11 \x03(\v2\x1d.meshlog.report.v1.FrozenKindR\x06frozen\x12\x1a\n" +
+	"\bwarnings\x18\x12 \x03(\tR\bwarnings\x12.\n" +
+	"\x04away\x18\x13 \x01(\v2\x1a.google.protobuf.TimestampR\x04away\x12\x1f\n" +
+	"\vaway_reason\x18\x14 \x01(\tR\n" +
+	"awayReason\x12\x1b\n" +
+	"\tlog_bytes\x18\x15 \x01(\x04R\blogBytes\x12\"\n" +
+	"\rlog_max_bytes\x18\x16 \x01(\x04R\vlogMaxBytes\x12:\n" +
+	"\n" +
+	"log_shares\x18\x17 \x03(\v2\x1b.meshlog.report.v1.LogShareR\tlogSharesJ\x04\b\x10\x10\x11R\x04more\"T\n" +
+	"\bLogShare\x12\x16\n" +
+	"\x06source\x18\x01 \x01(\tR\x06source\x12\x1a\n" +
+	"\binstance\x18\x02 \x01(\tR\binstance\x12\x14\n" +
+	"\x05bytes\x18\x03 \x01(\x04R\x05bytes\"h\n" +
 	"\n" +
 	"FrozenKind\x12\x16\n" +
 	"\x06source\x18\x01 \x01(\tR\x06source\x12\x1a\n" +
@@ -2372,7 +2616,7 @@ const file_meshlog_report_v1_report_proto_rawDesc = "" +
 	"\x04keys\x18\x04 \x01(\x04R\x04keys\"L\n" +
 	"\x04Peer\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x120\n" +
-	"\x05heard\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05heard\"\xca\x01\n" +
+	"\x05heard\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05heard\"\xf8\x01\n" +
 	"\n" +
 	"Quarantine\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x19\n" +
@@ -2381,7 +2625,9 @@ const file_meshlog_report_v1_report_proto_rawDesc = "" +
 	"\x06client\x18\x04 \x01(\tR\x06client\x12\x16\n" +
 	"\x06reason\x18\x05 \x01(\tR\x06reason\x120\n" +
 	"\x05since\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x1b\n" +
-	"\tlast_good\x18\a \x01(\bR\blastGood\"\x8c\x01\n" +
+	"\tlast_good\x18\a \x01(\bR\blastGood\x12\x14\n" +
+	"\x05piece\x18\b \x01(\tR\x05piece\x12\x16\n" +
+	"\x06closed\x18\t \x01(\bR\x06closed\"\x8c\x01\n" +
 	"\x04Hold\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
 	"\x06source\x18\x02 \x01(\tR\x06source\x12\x1a\n" +
@@ -2401,10 +2647,11 @@ const file_meshlog_report_v1_report_proto_rawDesc = "" +
 	"\x06source\x18\x01 \x01(\tR\x06source\x12\x1a\n" +
 	"\binstance\x18\x02 \x01(\tR\binstance\x12\x18\n" +
 	"\asession\x18\x03 \x01(\tR\asession\x12\x14\n" +
-	"\x05kinds\x18\x04 \x03(\tR\x05kinds\"=\n" +
+	"\x05kinds\x18\x04 \x03(\tR\x05kinds\"Z\n" +
 	"\vDigestReply\x12\x14\n" +
 	"\x05known\x18\x01 \x01(\bR\x05known\x12\x18\n" +
-	"\adigests\x18\x02 \x01(\fR\adigests\"v\n" +
+	"\adigests\x18\x02 \x01(\fR\adigests\x12\x1b\n" +
+	"\tlog_bytes\x18\x03 \x01(\x04R\blogBytes\"v\n" +
 	"\x0eListingRequest\x12\x16\n" +
 	"\x06source\x18\x01 \x01(\tR\x06source\x12\x1a\n" +
 	"\binstance\x18\x02 \x01(\tR\binstance\x12\x18\n" +
@@ -2446,7 +2693,7 @@ func file_meshlog_report_v1_report_proto_rawDescGZIP() []byte {
 	return file_meshlog_report_v1_report_proto_rawDescData
 }
 
-var file_meshlog_report_v1_report_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
+var file_meshlog_report_v1_report_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
 var file_meshlog_report_v1_report_proto_goTypes = []any{
 	(*Tick)(nil),                  // 0: meshlog.report.v1.Tick
 	(*Suspect)(nil),               // 1: meshlog.report.v1.Suspect
@@ -2454,83 +2701,89 @@ var file_meshlog_report_v1_report_proto_goTypes = []any{
 	(*FrontendReport)(nil),        // 3: meshlog.report.v1.FrontendReport
 	(*Applied)(nil),               // 4: meshlog.report.v1.Applied
 	(*Verdict)(nil),               // 5: meshlog.report.v1.Verdict
-	(*ChainMismatch)(nil),         // 6: meshlog.report.v1.ChainMismatch
-	(*ProxyReport)(nil),           // 7: meshlog.report.v1.ProxyReport
-	(*TypeReport)(nil),            // 8: meshlog.report.v1.TypeReport
-	(*Nack)(nil),                  // 9: meshlog.report.v1.Nack
-	(*WatcherReport)(nil),         // 10: meshlog.report.v1.WatcherReport
-	(*BuilderReport)(nil),         // 11: meshlog.report.v1.BuilderReport
-	(*FrozenKind)(nil),            // 12: meshlog.report.v1.FrozenKind
-	(*Peer)(nil),                  // 13: meshlog.report.v1.Peer
-	(*Quarantine)(nil),            // 14: meshlog.report.v1.Quarantine
-	(*Hold)(nil),                  // 15: meshlog.report.v1.Hold
-	(*StageTiming)(nil),           // 16: meshlog.report.v1.StageTiming
-	(*DigestRequest)(nil),         // 17: meshlog.report.v1.DigestRequest
-	(*DigestReply)(nil),           // 18: meshlog.report.v1.DigestReply
-	(*ListingRequest)(nil),        // 19: meshlog.report.v1.ListingRequest
-	(*ProxyRequest)(nil),          // 20: meshlog.report.v1.ProxyRequest
-	(*ProxyReply)(nil),            // 21: meshlog.report.v1.ProxyReply
-	(*TypeContent)(nil),           // 22: meshlog.report.v1.TypeContent
-	(*ResourceContent)(nil),       // 23: meshlog.report.v1.ResourceContent
-	(*v1.Version)(nil),            // 24: meshlog.snapshot.v1.Version
-	(*timestamppb.Timestamp)(nil), // 25: google.protobuf.Timestamp
-	(*v1.Diagnostic)(nil),         // 26: meshlog.snapshot.v1.Diagnostic
+	(*Rejector)(nil),              // 6: meshlog.report.v1.Rejector
+	(*ChainMismatch)(nil),         // 7: meshlog.report.v1.ChainMismatch
+	(*ProxyReport)(nil),           // 8: meshlog.report.v1.ProxyReport
+	(*TypeReport)(nil),            // 9: meshlog.report.v1.TypeReport
+	(*Nack)(nil),                  // 10: meshlog.report.v1.Nack
+	(*WatcherReport)(nil),         // 11: meshlog.report.v1.WatcherReport
+	(*BuilderReport)(nil),         // 12: meshlog.report.v1.BuilderReport
+	(*LogShare)(nil),              // 13: meshlog.report.v1.LogShare
+	(*FrozenKind)(nil),            // 14: meshlog.report.v1.FrozenKind
+	(*Peer)(nil),                  // 15: meshlog.report.v1.Peer
+	(*Quarantine)(nil),            // 16: meshlog.report.v1.Quarantine
+	(*Hold)(nil),                  // 17: meshlog.report.v1.Hold
+	(*StageTiming)(nil),           // 18: meshlog.report.v1.StageTiming
+	(*DigestRequest)(nil),         // 19: meshlog.report.v1.DigestRequest
+	(*DigestReply)(nil),           // 20: meshlog.report.v1.DigestReply
+	(*ListingRequest)(nil),        // 21: meshlog.report.v1.ListingRequest
+	(*ProxyRequest)(nil),          // 22: meshlog.report.v1.ProxyRequest
+	(*ProxyReply)(nil),            // 23: meshlog.report.v1.ProxyReply
+	(*TypeContent)(nil),           // 24: meshlog.report.v1.TypeContent
+	(*ResourceContent)(nil),       // 25: meshlog.report.v1.ResourceContent
+	(*v1.Version)(nil),            // 26: meshlog.snapshot.v1.Version
+	(*timestamppb.Timestamp)(nil), // 27: google.protobuf.Timestamp
+	(*v1.Diagnostic)(nil),         // 28: meshlog.snapshot.v1.Diagnostic
 }
 var file_meshlog_report_v1_report_proto_depIdxs = []int32{
-	24, // 0: meshlog.report.v1.Tick.head:type_name -> meshlog.snapshot.v1.Version
-	24, // 1: meshlog.report.v1.Tick.position:type_name -> meshlog.snapshot.v1.Version
+	26, // 0: meshlog.report.v1.Tick.head:type_name -> meshlog.snapshot.v1.Version
+	26, // 1: meshlog.report.v1.Tick.position:type_name -> meshlog.snapshot.v1.Version
 	1,  // 2: meshlog.report.v1.Tick.suspects:type_name -> meshlog.report.v1.Suspect
-	25, // 3: meshlog.report.v1.FrontendReport.time:type_name -> google.protobuf.Timestamp
-	24, // 4: meshlog.report.v1.FrontendReport.serving:type_name -> meshlog.snapshot.v1.Version
-	7,  // 5: meshlog.report.v1.FrontendReport.proxies:type_name -> meshlog.report.v1.ProxyReport
-	6,  // 6: meshlog.report.v1.FrontendReport.chain_mismatch:type_name -> meshlog.report.v1.ChainMismatch
+	27, // 3: meshlog.report.v1.FrontendReport.time:type_name -> google.protobuf.Timestamp
+	26, // 4: meshlog.report.v1.FrontendReport.serving:type_name -> meshlog.snapshot.v1.Version
+	8,  // 5: meshlog.report.v1.FrontendReport.proxies:type_name -> meshlog.report.v1.ProxyReport
+	7,  // 6: meshlog.report.v1.FrontendReport.chain_mismatch:type_name -> meshlog.report.v1.ChainMismatch
 	5,  // 7: meshlog.report.v1.FrontendReport.verdicts:type_name -> meshlog.report.v1.Verdict
 	4,  // 8: meshlog.report.v1.FrontendReport.applied:type_name -> meshlog.report.v1.Applied
-	24, // 9: meshlog.report.v1.Applied.version:type_name -> meshlog.snapshot.v1.Version
-	24, // 10: meshlog.report.v1.Verdict.good:type_name -> meshlog.snapshot.v1.Version
-	24, // 11: meshlog.report.v1.ChainMismatch.own:type_name -> meshlog.snapshot.v1.Version
-	24, // 12: meshlog.report.v1.ChainMismatch.head:type_name -> meshlog.snapshot.v1.Version
-	25, // 13: meshlog.report.v1.ProxyReport.connected_since:type_name -> google.protobuf.Timestamp
-	8,  // 14: meshlog.report.v1.ProxyReport.types:type_name -> meshlog.report.v1.TypeReport
-	24, // 15: meshlog.report.v1.TypeReport.sent:type_name -> meshlog.snapshot.v1.Version
-	24, // 16: meshlog.report.v1.TypeReport.acked:type_name -> meshlog.snapshot.v1.Version
-	25, // 17: meshlog.report.v1.TypeReport.sent_time:type_name -> google.protobuf.Timestamp
-	25, // 18: meshlog.report.v1.TypeReport.acked_time:type_name -> google.protobuf.Timestamp
-	9,  // 19: meshlog.report.v1.TypeReport.nack:type_name -> meshlog.report.v1.Nack
-	25, // 20: meshlog.report.v1.TypeReport.unanswered:type_name -> google.protobuf.Timestamp
-	25, // 21: meshlog.report.v1.Nack.time:type_name -> google.protobuf.Timestamp
-	25, // 22: meshlog.report.v1.WatcherReport.time:type_name -> google.protobuf.Timestamp
-	26, // 23: meshlog.report.v1.WatcherReport.diagnostics:type_name -> meshlog.snapshot.v1.Diagnostic
-	25, // 24: meshlog.report.v1.WatcherReport.listed:type_name -> google.protobuf.Timestamp
-	25, // 25: meshlog.report.v1.WatcherReport.changed:type_name -> google.protobuf.Timestamp
-	25, // 26: meshlog.report.v1.WatcherReport.down:type_name -> google.protobuf.Timestamp
-	25, // 27: meshlog.report.v1.BuilderReport.time:type_name -> google.protobuf.Timestamp
-	24, // 28: meshlog.report.v1.BuilderReport.position:type_name -> meshlog.snapshot.v1.Version
-	24, // 29: meshlog.report.v1.BuilderReport.head:type_name -> meshlog.snapshot.v1.Version
-	16, // 30: meshlog.report.v1.BuilderReport.timings:type_name -> meshlog.report.v1.StageTiming
-	15, // 31: meshlog.report.v1.BuilderReport.holds:type_name -> meshlog.report.v1.Hold
-	26, // 32: meshlog.report.v1.BuilderReport.diagnostics:type_name -> meshlog.snapshot.v1.Diagnostic
-	14, // 33: meshlog.report.v1.BuilderReport.quarantines:type_name -> meshlog.report.v1.Quarantine
-	13, // 34: meshlog.report.v1.BuilderReport.peers:type_name -> meshlog.report.v1.Peer
-	12, // 35: meshlog.report.v1.BuilderReport.frozen:type_name -> meshlog.report.v1.FrozenKind
-	25, // 36: meshlog.report.v1.Peer.heard:type_name -> google.protobuf.Timestamp
-	25, // 37: meshlog.report.v1.Quarantine.since:type_name -> google.protobuf.Timestamp
-	24, // 38: meshlog.report.v1.StageTiming.version:type_name -> meshlog.snapshot.v1.Version
-	25, // 39: meshlog.report.v1.StageTiming.observed:type_name -> google.protobuf.Timestamp
-	25, // 40: meshlog.report.v1.StageTiming.logged:type_name -> google.protobuf.Timestamp
-	25, // 41: meshlog.report.v1.StageTiming.read:type_name -> google.protobuf.Timestamp
-	25, // 42: meshlog.report.v1.StageTiming.due:type_name -> google.protobuf.Timestamp
-	25, // 43: meshlog.report.v1.StageTiming.built:type_name -> google.protobuf.Timestamp
-	25, // 44: meshlog.report.v1.StageTiming.published:type_name -> google.protobuf.Timestamp
-	7,  // 45: meshlog.report.v1.ProxyReply.report:type_name -> meshlog.report.v1.ProxyReport
-	24, // 46: meshlog.report.v1.ProxyReply.version:type_name -> meshlog.snapshot.v1.Version
-	22, // 47: meshlog.report.v1.ProxyReply.types:type_name -> meshlog.report.v1.TypeContent
-	23, // 48: meshlog.report.v1.TypeContent.resources:type_name -> meshlog.report.v1.ResourceContent
-	49, // [49:49] is the sub-list for method output_type
-	49, // [49:49] is the sub-list for method input_type
-	49, // [49:49] is the sub-list for extension type_name
-	49, // [49:49] is the sub-list for extension extendee
-	0,  // [0:49] is the sub-list for field type_name
+	27, // 9: meshlog.report.v1.FrontendReport.away:type_name -> google.protobuf.Timestamp
+	26, // 10: meshlog.report.v1.Applied.version:type_name -> meshlog.snapshot.v1.Version
+	26, // 11: meshlog.report.v1.Verdict.good:type_name -> meshlog.snapshot.v1.Version
+	6,  // 12: meshlog.report.v1.Verdict.rejectors:type_name -> meshlog.report.v1.Rejector
+	26, // 13: meshlog.report.v1.ChainMismatch.own:type_name -> meshlog.snapshot.v1.Version
+	26, // 14: meshlog.report.v1.ChainMismatch.head:type_name -> meshlog.snapshot.v1.Version
+	27, // 15: meshlog.report.v1.ProxyReport.connected_since:type_name -> google.protobuf.Timestamp
+	9,  // 16: meshlog.report.v1.ProxyReport.types:type_name -> meshlog.report.v1.TypeReport
+	26, // 17: meshlog.report.v1.TypeReport.sent:type_name -> meshlog.snapshot.v1.Version
+	26, // 18: meshlog.report.v1.TypeReport.acked:type_name -> meshlog.snapshot.v1.Version
+	27, // 19: meshlog.report.v1.TypeReport.sent_time:type_name -> google.protobuf.Timestamp
+	27, // 20: meshlog.report.v1.TypeReport.acked_time:type_name -> google.protobuf.Timestamp
+	10, // 21: meshlog.report.v1.TypeReport.nack:type_name -> meshlog.report.v1.Nack
+	27, // 22: meshlog.report.v1.TypeReport.unanswered:type_name -> google.protobuf.Timestamp
+	27, // 23: meshlog.report.v1.Nack.time:type_name -> google.protobuf.Timestamp
+	27, // 24: meshlog.report.v1.WatcherReport.time:type_name -> google.protobuf.Timestamp
+	28, // 25: meshlog.report.v1.WatcherReport.diagnostics:type_name -> meshlog.snapshot.v1.Diagnostic
+	27, // 26: meshlog.report.v1.WatcherReport.listed:type_name -> google.protobuf.Timestamp
+	27, // 27: meshlog.report.v1.WatcherReport.changed:type_name -> google.protobuf.Timestamp
+	27, // 28: meshlog.report.v1.WatcherReport.down:type_name -> google.protobuf.Timestamp
+	27, // 29: meshlog.report.v1.BuilderReport.time:type_name -> google.protobuf.Timestamp
+	26, // 30: meshlog.report.v1.BuilderReport.position:type_name -> meshlog.snapshot.v1.Version
+	26, // 31: meshlog.report.v1.BuilderReport.head:type_name -> meshlog.snapshot.v1.Version
+	18, // 32: meshlog.report.v1.BuilderReport.timings:type_name -> meshlog.report.v1.StageTiming
+	17, // 33: meshlog.report.v1.BuilderReport.holds:type_name -> meshlog.report.v1.Hold
+	28, // 34: meshlog.report.v1.BuilderReport.diagnostics:type_name -> meshlog.snapshot.v1.Diagnostic
+	16, // 35: meshlog.report.v1.BuilderReport.quarantines:type_name -> meshlog.report.v1.Quarantine
+	15, // 36: meshlog.report.v1.BuilderReport.peers:type_name -> meshlog.report.v1.Peer
+	14, // 37: meshlog.report.v1.BuilderReport.frozen:type_name -> meshlog.report.v1.FrozenKind
+	27, // 38: meshlog.report.v1.BuilderReport.away:type_name -> google.protobuf.Timestamp
+	13, // 39: meshlog.report.v1.BuilderReport.log_shares:type_name -> meshlog.report.v1.LogShare
+	27, // 40: meshlog.report.v1.Peer.heard:type_name -> google.protobuf.Timestamp
+	27, // 41: meshlog.report.v1.Quarantine.since:type_name -> google.protobuf.Timestamp
+	26, // 42: meshlog.report.v1.StageTiming.version:type_name -> meshlog.snapshot.v1.Version
+	27, // 43: meshlog.report.v1.StageTiming.observed:type_name -> google.protobuf.Timestamp
+	27, // 44: meshlog.report.v1.StageTiming.logged:type_name -> google.protobuf.Timestamp
+	27, // 45: meshlog.report.v1.StageTiming.read:type_name -> google.protobuf.Timestamp
+	27, // 46: meshlog.report.v1.StageTiming.due:type_name -> google.protobuf.Timestamp
+	27, // 47: meshlog.report.v1.StageTiming.built:type_name -> google.protobuf.Timestamp
+	27, // 48: meshlog.report.v1.StageTiming.published:type_name -> google.protobuf.Timestamp
+	8,  // 49: meshlog.report.v1.ProxyReply.report:type_name -> meshlog.report.v1.ProxyReport
+	26, // 50: meshlog.report.v1.ProxyReply.version:type_name -> meshlog.snapshot.v1.Version
+	24, // 51: meshlog.report.v1.ProxyReply.types:type_name -> meshlog.report.v1.TypeContent
+	25, // 52: meshlog.report.v1.TypeContent.resources:type_name -> meshlog.report.v1.ResourceContent
+	53, // [53:53] is the sub-list for method output_type
+	53, // [53:53] is the sub-list for method input_type
+	53, // [53:53] is the sub-list for extension type_name
+	53, // [53:53] is the sub-list for extension extendee
+	0,  // [0:53] is the sub-list for field type_name
 }
 
 func init() { file_meshlog_report_v1_report_proto_init() }
@@ -2544,7 +2797,7 @@ func file_meshlog_report_v1_report_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_meshlog_report_v1_report_proto_rawDesc), len(file_meshlog_report_v1_report_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   24,
+			NumMessages:   26,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

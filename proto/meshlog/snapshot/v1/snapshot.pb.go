@@ -1108,6 +1108,9 @@ type Resource struct {
 	Sum           []byte                 `protobuf:"bytes,3,opt,name=sum,proto3" json:"sum,omitempty"`
 	Client        string                 `protobuf:"bytes,4,opt,name=client,proto3" json:"client,omitempty"`
 	Class         []byte                 `protobuf:"bytes,5,opt,name=class,proto3" json:"class,omitempty"`
+	Piece         string                 `protobuf:"bytes,6,opt,name=piece,proto3" json:"piece,omitempty"`
+	Closed        bool                   `protobuf:"varint,7,opt,name=closed,proto3" json:"closed,omitempty"`
+	By            string                 `protobuf:"bytes,8,opt,name=by,proto3" json:"by,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1175,6 +1178,27 @@ func (x *Resource) GetClass() []byte {
 		return x.Class
 	}
 	return nil
+}
+
+func (x *Resource) GetPiece() string {
+	if x != nil {
+		return x.Piece
+	}
+	return ""
+}
+
+func (x *Resource) GetClosed() bool {
+	if x != nil {
+		return x.Closed
+	}
+	return false
+}
+
+func (x *Resource) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
 }
 
 // FoldRow is the value of a row in the fold's checkpoint.
@@ -1321,7 +1345,10 @@ type FoldMeta struct {
 	// The record that began the epoch.
 	EpochRecord uint64 `protobuf:"varint,8,opt,name=epoch_record,json=epochRecord,proto3" json:"epoch_record,omitempty"`
 	// Records of the epoch that could not be decoded.
-	Undecoded     uint64 `protobuf:"varint,9,opt,name=undecoded,proto3" json:"undecoded,omitempty"`
+	Undecoded uint64 `protobuf:"varint,9,opt,name=undecoded,proto3" json:"undecoded,omitempty"`
+	// Records of the epoch that are refused, and the sequence of the last one.
+	Refused       uint64 `protobuf:"varint,10,opt,name=refused,proto3" json:"refused,omitempty"`
+	LastRefused   uint64 `protobuf:"varint,11,opt,name=last_refused,json=lastRefused,proto3" json:"last_refused,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1415,6 +1442,20 @@ func (x *FoldMeta) GetEpochRecord() uint64 {
 func (x *FoldMeta) GetUndecoded() uint64 {
 	if x != nil {
 		return x.Undecoded
+	}
+	return 0
+}
+
+func (x *FoldMeta) GetRefused() uint64 {
+	if x != nil {
+		return x.Refused
+	}
+	return 0
+}
+
+func (x *FoldMeta) GetLastRefused() uint64 {
+	if x != nil {
+		return x.LastRefused
 	}
 	return 0
 }
@@ -1879,20 +1920,23 @@ const file_meshlog_snapshot_v1_snapshot_proto_rawDesc = "" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x12\n" +
 	"\x04base\x18\x02 \x01(\fR\x04base\x120\n" +
 	"\x05value\x18\x03 \x01(\v2\x1a.meshlog.snapshot.v1.ValueR\x05value\x129\n" +
-	"\bresource\x18\x04 \x01(\v2\x1d.meshlog.snapshot.v1.ResourceR\bresource\"y\n" +
+	"\bresource\x18\x04 \x01(\v2\x1d.meshlog.snapshot.v1.ResourceR\bresource\"\xb7\x01\n" +
 	"\bResource\x12\x19\n" +
 	"\btype_url\x18\x01 \x01(\tR\atypeUrl\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x10\n" +
 	"\x03sum\x18\x03 \x01(\fR\x03sum\x12\x16\n" +
 	"\x06client\x18\x04 \x01(\tR\x06client\x12\x14\n" +
-	"\x05class\x18\x05 \x01(\fR\x05class\"\xa8\x02\n" +
+	"\x05class\x18\x05 \x01(\fR\x05class\x12\x14\n" +
+	"\x05piece\x18\x06 \x01(\tR\x05piece\x12\x16\n" +
+	"\x06closed\x18\a \x01(\bR\x06closed\x12\x0e\n" +
+	"\x02by\x18\b \x01(\tR\x02by\"\xa8\x02\n" +
 	"\aFoldRow\x123\n" +
 	"\x04meta\x18\x01 \x01(\v2\x1d.meshlog.snapshot.v1.FoldMetaH\x00R\x04meta\x120\n" +
 	"\x03key\x18\x02 \x01(\v2\x1c.meshlog.snapshot.v1.FoldKeyH\x00R\x03key\x126\n" +
 	"\x05shard\x18\x03 \x01(\v2\x1e.meshlog.snapshot.v1.FoldShardH\x00R\x05shard\x129\n" +
 	"\x06staged\x18\x04 \x01(\v2\x1f.meshlog.snapshot.v1.FoldStagedH\x00R\x06staged\x12<\n" +
 	"\aoverlay\x18\x05 \x01(\v2 .meshlog.snapshot.v1.FoldOverlayH\x00R\aoverlayB\x05\n" +
-	"\x03row\"\x91\x03\n" +
+	"\x03row\"\xce\x03\n" +
 	"\bFoldMeta\x128\n" +
 	"\bposition\x18\x01 \x01(\v2\x1c.meshlog.snapshot.v1.VersionR\bposition\x12\x14\n" +
 	"\x05build\x18\x02 \x01(\tR\x05build\x12#\n" +
@@ -1904,7 +1948,10 @@ const file_meshlog_snapshot_v1_snapshot_proto_rawDesc = "" +
 	"\vrecord_time\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"recordTime\x12!\n" +
 	"\fepoch_record\x18\b \x01(\x04R\vepochRecord\x12\x1c\n" +
-	"\tundecoded\x18\t \x01(\x04R\tundecoded\"\xd2\x02\n" +
+	"\tundecoded\x18\t \x01(\x04R\tundecoded\x12\x18\n" +
+	"\arefused\x18\n" +
+	" \x01(\x04R\arefused\x12!\n" +
+	"\flast_refused\x18\v \x01(\x04R\vlastRefused\"\xd2\x02\n" +
 	"\aFoldKey\x124\n" +
 	"\aoffered\x18\x01 \x01(\v2\x1a.meshlog.snapshot.v1.ValueR\aoffered\x12.\n" +
 	"\x04good\x18\x02 \x01(\v2\x1a.meshlog.snapshot.v1.ValueR\x04good\x12!\n" +

@@ -2,9 +2,12 @@ package validate
 
 import (
 	"math"
+	"slices"
+	"strings"
 	"time"
 
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	networking "istio.io/api/networking/v1alpha3"
 
@@ -76,6 +79,7 @@ func (c *checker) trafficPolicy(at *fieldPath, t *networking.TrafficPolicy) {
 		c.noEffect(true, field)
 	}
 	c.percent(at.field("retryBudget.percent"), t.GetRetryBudget().GetPercent().GetValue())
+	c.orZero(at.field("retryBudget.budgetInterval"), t.GetRetryBudget().GetBudgetInterval())
 }
 
 func (c *checker) portPolicy(at *fieldPath, p portPolicy) {
@@ -140,8 +144,7 @@ func (c *checker) consistentHash(at *fieldPath, h *networking.LoadBalancerSettin
 	case *networking.LoadBalancerSettings_ConsistentHashLB_HttpQueryParameterName:
 		c.errorIf(key.HttpQueryParameterName == "", at.field("httpQueryParameterName"), "name the parameter", isEmpty)
 	case *networking.LoadBalancerSettings_ConsistentHashLB_HttpCookie:
-		c.errorIf(key.HttpCookie.GetName() == "", at.field("httpCookie.name"), "name the cookie", isMissing)
-		c.orZero(at.field("httpCookie.ttl"), key.HttpCookie.GetTtl())
+		c.hashCookie(at.field("httpCookie"), key.HttpCookie)
 	}
 	c.ringSize(at.field("ringHash.minimumRingSize"), h.GetRingHash().GetMinimumRingSize())
 	c.ringSize(at.field("minimumRingSize"), h.GetMinimumRingSize()) //nolint:staticcheck // deprecated, and still in use
@@ -149,6 +152,20 @@ func (c *checker) consistentHash(at *fieldPath, h *networking.LoadBalancerSettin
 		c.errorf(at.field("maglev.tableSize"), "use a prime up to 5000011", "%d is above Envoy's maximum", n)
 	} else if n != 0 && !isPrime(n) {
 		c.errorf(at.field("maglev.tableSize"), "use a prime such as 65537", "%d is not a prime number", n)
+	}
+}
+
+func (c *checker) hashCookie(at *fieldPath, cookie *networking.LoadBalancerSettings_ConsistentHashLB_HTTPCookie) {
+	c.errorIf(cookie.GetName() == "", at.field("name"), "name the cookie", isMissing)
+	c.orZero(at.field("ttl"), cookie.GetTtl())
+	for i, a := range cookie.GetAttributes() {
+		name := at.field("attributes").item(i).field("name")
+		c.errorIf(a.GetName() == "", name, "name the attribute, like SameSite", isMissing)
+		c.errorIf(slices.ContainsFunc(cookie.GetAttributes()[:i], func(o *networking.LoadBalancerSettings_ConsistentHashLB_HTTPCookie_Attribute) bool {
+			return strings.EqualFold(o.GetName(), a.GetName())
+		}), name, keepOne, isTwice, a.GetName())
+		c.oneLine(name, a.GetName())
+		c.oneLine(at.field("attributes").item(i).field("value"), a.GetValue())
 	}
 }
 
@@ -164,8 +181,7 @@ func (c *checker) connectionPool(at *fieldPath, p *networking.ConnectionPoolSett
 	c.atLeast(tcp.field("connectTimeout"), t.GetConnectTimeout(), time.Millisecond)
 	c.atLeast(tcp.field("maxConnectionDuration"), t.GetMaxConnectionDuration(), time.Millisecond)
 	c.orZero(tcp.field("idleTimeout"), t.GetIdleTimeout())
-	c.atLeast(tcp.field("tcpKeepalive.time"), t.GetTcpKeepalive().GetTime(), time.Second)
-	c.atLeast(tcp.field("tcpKeepalive.interval"), t.GetTcpKeepalive().GetInterval(), time.Second)
+	c.keepAlive(tcp.field("tcpKeepalive"), t.GetTcpKeepalive())
 
 	http, h := at.field("http"), p.GetHttp()
 	c.notNegative(http.field("http1MaxPendingRequests"), h.GetHttp1MaxPendingRequests())
@@ -179,8 +195,30 @@ func (c *checker) connectionPool(at *fieldPath, p *networking.ConnectionPoolSett
 	if k := h.GetHttp2KeepAlive(); k != nil {
 		field := http.field("http2KeepAlive")
 		c.errorIf(k.GetTimeout() == nil, field.field("timeout"), "write how long a proxy waits for an answer", isMissing)
+		c.errorIf(k.GetInterval() == nil, field.field("interval"), "write how often a proxy asks", isMissing)
 		c.atLeast(field.field("timeout"), k.GetTimeout(), time.Millisecond)
 		c.atLeast(field.field("interval"), k.GetInterval(), time.Millisecond)
+	}
+}
+
+// Linux refuses more, and then no connection is made.
+const (
+	maxKeepAlive = 32767 * time.Second
+	maxProbes    = 127
+)
+
+func (c *checker) keepAlive(at *fieldPath, k *networking.ConnectionPoolSettings_TCPSettings_TcpKeepalive) {
+	if n := k.GetProbes(); n > maxProbes {
+		c.errorf(at.field("probes"), "use 127 or less", "%d is more than Linux takes", n)
+	}
+	for _, f := range []struct {
+		name string
+		is   *durationpb.Duration
+	}{{"time", k.GetTime()}, {"interval", k.GetInterval()}} {
+		c.atLeast(at.field(f.name), f.is, time.Second)
+		if f.is.AsDuration() > maxKeepAlive {
+			c.errorf(at.field(f.name), "use 32767s or less", "%s is more than Linux takes", f.is.AsDuration())
+		}
 	}
 }
 

@@ -94,6 +94,7 @@ var noEffects = append([]NoEffect{
 	{Kind: "Service", Field: "trafficDistribution", Instead: alike},
 	{Kind: "MeshNetworks", Field: "networks.gateways.locality", Instead: "a gateway has the locality of the endpoints behind it"},
 	{Kind: "MeshConfig", Field: "defaultTrafficPolicy.outlierDetection.consecutiveErrors", Instead: otherErrors},
+	{Kind: "MeshConfig", Field: "outboundTrafficPolicy.mode=ALLOW_ANY_DYNAMIC_DNS", Instead: "requests to unknown hosts go to the address that the caller chose, as with ALLOW_ANY"},
 }, append(trafficPolicyNoEffects("trafficPolicy", "subsets.trafficPolicy"), meshConfigNoEffects()...)...)
 
 // trafficPolicyNoEffects returns the rows of a traffic policy at each place.

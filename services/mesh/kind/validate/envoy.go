@@ -12,14 +12,18 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	maglevv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/load_balancing_policies/maglev/v3"
 	ringhashv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/load_balancing_policies/ring_hash/v3"
+	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 
 	"meshlog.dev/services/mesh/problem"
 	"meshlog.dev/services/mesh/protosearch"
+	"meshlog.dev/services/mesh/re2"
 )
 
 const maxNesting = 16 // of Any in Any; real configurations have five
@@ -42,6 +46,7 @@ func CheckEnvoy(m proto.Message) []problem.Diagnostic {
 var checked = typesOf(
 	&anypb.Any{}, &durationpb.Duration{}, &matcherv3.RegexMatcher{}, &routev3.RouteConfiguration{}, &routev3.WeightedCluster{},
 	&clusterv3.Cluster{}, &ringhashv3.RingHash{}, &clusterv3.Cluster_MaglevLbConfig{}, &maglevv3.Maglev{},
+	&tlsv3.SdsSecretConfig{}, &corev3.ExtensionConfigSource{}, &hcmv3.ScopedRds{}, &routev3.Vhds{},
 )
 
 func typesOf(messages ...proto.Message) map[protoreflect.FullName]bool {
@@ -71,6 +76,9 @@ func (c *checker) one(at *fieldPath, m proto.Message, nesting int) {
 	case *matcherv3.RegexMatcher:
 		if _, err := syntax.Parse(m.GetRegex(), syntax.Perl); err != nil {
 			c.errorf(at.field("regex"), useRE2, "%v", err)
+		} else if size, err := re2.Size(m.GetRegex()); err == nil && size > re2.Stock {
+			c.largeRegex(at.field("regex"), size, "set the runtime value in the bootstraps, as deploy/envoy does",
+				"Envoys without that reject the resource; its virtual host or filter chain is then put into quarantine")
 		}
 	case *routev3.RouteConfiguration:
 		c.routes(at, m)
@@ -84,6 +92,8 @@ func (c *checker) one(at *fieldPath, m proto.Message, nesting int) {
 		c.prime(at, m.GetTableSize().GetValue())
 	case *maglevv3.Maglev:
 		c.prime(at, m.GetTableSize().GetValue())
+	default:
+		c.unserved(at, m)
 	}
 }
 
@@ -96,7 +106,7 @@ func (c *checker) message(at *fieldPath, m protoreflect.Message, nesting int) {
 		if !m.Has(fd) {
 			continue
 		}
-		at, v := at.field(string(fd.Name())), m.Get(fd)
+		at, v := at.field(c.fieldName(fd)), m.Get(fd)
 		switch {
 		case fd.IsMap():
 			entries := &fieldPath{name: at.String()} // at would escape to the heap with the function
@@ -112,6 +122,14 @@ func (c *checker) message(at *fieldPath, m protoreflect.Message, nesting int) {
 			c.message(at, v.Message(), nesting)
 		}
 	}
+}
+
+// fieldName returns the name of a field as documents of the object write it.
+func (c *checker) fieldName(fd protoreflect.FieldDescriptor) string {
+	if c.kind == "MeshConfig" {
+		return fd.JSONName()
+	}
+	return string(fd.Name())
 }
 
 // any checks the message in a. Its path stays that of a, as in JSON.

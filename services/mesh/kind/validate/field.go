@@ -10,7 +10,12 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
+
+	registryv1 "meshlog.dev/proto/meshlog/registry/v1"
+	"meshlog.dev/services/mesh/problem"
+	"meshlog.dev/services/mesh/re2"
 )
 
 const (
@@ -156,15 +161,25 @@ func (c *checker) optionalPort(p *fieldPath, n uint32) {
 	}
 }
 
-// atLeast checks a duration, if there is one.
+// longest is the longest duration that Envoy takes, 292 years: it counts in
+// nanoseconds.
+const longest = math.MaxInt64 / int64(time.Second)
+
+// atLeast checks a duration, if there is one. As in Istio it has whole
+// milliseconds, in which Envoy counts.
 func (c *checker) atLeast(p *fieldPath, d *durationpb.Duration, least time.Duration) {
 	if d == nil {
 		return
 	}
-	if err := d.CheckValid(); err != nil {
+	switch err := d.CheckValid(); {
+	case err != nil:
 		c.errorf(p, "write it like 1.5s", "%v", err)
-	} else if d.AsDuration() < least {
+	case d.GetSeconds() >= longest:
+		c.errorf(p, "use less than 292 years", "%d seconds are more than Envoy takes", d.GetSeconds())
+	case d.AsDuration() < least:
 		c.errorf(p, fmt.Sprintf("use %s or more", least), "%s is too short", d.AsDuration())
+	case d.AsDuration()%time.Millisecond != 0:
+		c.errorf(p, "use whole milliseconds", "%s has a fraction of a millisecond", d.AsDuration())
 	}
 }
 
@@ -194,7 +209,29 @@ func (c *checker) re2(p *fieldPath, expr string) {
 		c.errorf(p, "write an expression", isEmpty)
 	} else if _, err := syntax.Parse(expr, syntax.Perl); err != nil {
 		c.errorf(p, useRE2, "%v", err)
+	} else {
+		c.regexSize(p, expr)
 	}
+}
+
+// regexSize reports an expression that is larger than some Envoys take, or all.
+func (c *checker) regexSize(p *fieldPath, expr string) {
+	switch size, err := re2.Size(expr); {
+	case err != nil: // no expression at all, which is reported elsewhere
+	case size > re2.Raised:
+		c.errorf(p, "write a shorter expression", "is a program of more than %d instructions for RE2, which Envoys refuse", re2.Raised)
+	case size > re2.Stock:
+		c.largeRegex(p, size, "set the runtime value and metadata RE2_MAX_PROGRAM_SIZE in the bootstraps, as deploy/envoy does",
+			"Envoys without that answer with 503 what the expression might match")
+	}
+}
+
+func (c *checker) largeRegex(p *fieldPath, size int, or, effect string) {
+	c.problems = append(c.problems, problem.Diagnostic{
+		Severity: problem.Warning, Code: "large-regex", Field: p.String(),
+		Reason: fmt.Sprintf("is a program of %d instructions for RE2; an Envoy takes %d if its bootstrap does not set re2.max_program_size.error_level", size, re2.Stock),
+		Advice: "write a shorter expression, or " + or, Effect: effect,
+	})
 }
 
 func (c *checker) labels(p *fieldPath, labels map[string]string) {
@@ -205,10 +242,50 @@ func (c *checker) labels(p *fieldPath, labels map[string]string) {
 
 func (c *checker) header(p *fieldPath, name string) {
 	c.errorIf(!isHeader(name), p, useName, "%q is not a header name", name)
+	c.tooLong(p, name, maxHeader)
+}
+
+// The most bytes that Envoy takes.
+const (
+	maxHeader    = 16384 // of a header's name or value
+	maxParameter = 1024  // of a query parameter's name
+)
+
+// oneLine checks a text that Envoy puts into a header.
+func (c *checker) oneLine(p *fieldPath, s string) {
+	c.errorIf(strings.ContainsAny(s, "\x00\r\n"), p, "write it on one line", "%q has a line break or a NUL in it", s)
+	c.tooLong(p, s, maxHeader)
+}
+
+func (c *checker) tooLong(p *fieldPath, s string, most int) {
+	if len(s) > most {
+		c.errorf(p, fmt.Sprintf("use %d bytes at most", most), "has %d bytes", len(s))
+	}
 }
 
 func (c *checker) namespace(p *fieldPath, s string) {
 	c.errorIf(!isNamespace(s), p, "use lower case letters, digits and -", "%q is not a namespace name", s)
+}
+
+// OwnNamespaceTwice reports an error if m, an object of that namespace, is
+// exported to it by name and as "." too: Istio refuses that as it refuses any
+// name that is there twice.
+func OwnNamespaceTwice(namespace string, m proto.Message) (d problem.Diagnostic, is bool) {
+	exported, ok := m.(interface{ GetExportTo() []string })
+	if !ok || namespace == "" {
+		return problem.Diagnostic{}, false
+	}
+	i := slices.Index(exported.GetExportTo(), namespace)
+	if i < 0 || !slices.Contains(exported.GetExportTo(), ".") {
+		return problem.Diagnostic{}, false
+	}
+	at := root.field("exportTo")
+	if _, isService := m.(*registryv1.Service); isService {
+		at = serviceExportTo
+	}
+	c := checker{}
+	c.errorf(at.item(i), leaveOne, "%q is the object's own namespace, which \".\" names too", namespace)
+	return c.problems[0], true
 }
 
 // exportTo checks the namespaces that may see an object (VIS-1).

@@ -61,7 +61,11 @@ func (c *checker) serverHost(at *fieldPath, h string) {
 	if ns != "*" && ns != "." {
 		c.namespace(at, ns)
 	}
-	if host != "*" {
+	switch {
+	case host == "*":
+	case isHost(host, true) && !strings.Contains(host, "."):
+		c.errorf(at, "write it in full, like reviews.prod.svc.cluster.local", "%q is a short name, which a Gateway does not complete", host)
+	default:
 		c.hostOrIP(at, host, true)
 	}
 }
@@ -84,10 +88,14 @@ func (c *checker) serverTLS(at *fieldPath, s *networking.Server) {
 		c.errorf(field, "use protocol TLS, or remove tls", "does not go with protocol %s", protocol)
 		return
 	}
-	c.errorIf(tls.GetHttpsRedirect() && !http, field.field("httpsRedirect"), "put it on the server with protocol HTTP", "does not go with protocol %s", protocol)
-	c.errorIf(files && named, field.field("credentialName"), keepOne, notWithFiles)
+	if tls.GetHttpsRedirect() && !http {
+		c.warnf(field.field("httpsRedirect"), "put it on the server with protocol HTTP", "has no effect with protocol %s", protocol)
+	}
 	switch tls.GetMode() {
 	case networking.ServerTLSSettings_SIMPLE, networking.ServerTLSSettings_MUTUAL, networking.ServerTLSSettings_OPTIONAL_MUTUAL:
+		if files && named {
+			c.warnf(field.field("credentialName"), keepOne, "takes precedence over the certificates in files, which are not read")
+		}
 		if named || len(tls.GetTlsCertificates()) > 0 {
 			return
 		}

@@ -4,6 +4,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 
@@ -22,7 +23,22 @@ var (
 func MeshConfig(m proto.Message) []problem.Diagnostic {
 	mc := m.(*meshconfig.MeshConfig)
 	c := checker{kind: "MeshConfig"}
-	c.message(root, m.ProtoReflect(), 0)
+	for _, p := range []struct {
+		name   string
+		number int32
+	}{
+		{"proxyListenPort", mc.GetProxyListenPort()}, {"proxyInboundListenPort", mc.GetProxyInboundListenPort()}, {"proxyHttpPort", mc.GetProxyHttpPort()},
+	} {
+		c.optionalPort(root.field(p.name), uint32(p.number)) // a negative number becomes no port either
+	}
+	c.atLeast(root.field("connectTimeout"), mc.GetConnectTimeout(), time.Millisecond)
+	c.atLeast(root.field("dnsRefreshRate"), mc.GetDnsRefreshRate(), 2*time.Millisecond) // Envoy wants more than 1ms
+	c.orZero(root.field("protocolDetectionTimeout"), mc.GetProtocolDetectionTimeout())
+	c.keepAlive(root.field("tcpKeepalive"), mc.GetTcpKeepalive())
+	c.eachOf(root.field("tlsDefaults.cipherSuites"), mc.GetTlsDefaults().GetCipherSuites(), CipherSuites)
+	c.eachOf(root.field("tlsDefaults.ecdhCurves"), mc.GetTlsDefaults().GetEcdhCurves(), Curves)
+	c.retries(root.field("defaultHttpRetryPolicy"), mc.GetDefaultHttpRetryPolicy())
+	c.message(root, m.ProtoReflect(), 0) // last, because it knows less about a field
 	baseline, at := mc.GetDefaultTrafficPolicy(), root.field("defaultTrafficPolicy")
 	c.connectionPool(at.field("connectionPool"), baseline.GetConnectionPool())
 	c.outliers(at.field("outlierDetection"), baseline.GetOutlierDetection())
@@ -31,8 +47,53 @@ func MeshConfig(m proto.Message) []problem.Diagnostic {
 			c.host(root.field("serviceSettings").item(i).field("hosts").item(j), h, true)
 		}
 	}
+	if mode := mc.GetOutboundTrafficPolicy().GetMode(); mode == meshconfig.MeshConfig_OutboundTrafficPolicy_ALLOW_ANY_DYNAMIC_DNS {
+		c.noEffect(true, root.field("outboundTrafficPolicy.mode"), mode.String())
+	}
 	c.meshConfigFields(mc)
 	return c.result()
+}
+
+// sourceRule checks a rule about what a source may publish (ACL-1).
+func (c *checker) sourceRule(at *fieldPath, r *configv1.SourceRule) {
+	c.errorIf(r.GetSource() == "", at.field("source"), "write a source such as consul, or * for all", "the source is missing")
+	for _, list := range []struct {
+		field string
+		globs []string
+	}{{"kinds", r.GetKinds()}, {"namespaces", r.GetNamespaces()}, {"hosts", r.GetHosts()}} {
+		seen := map[string]bool{}
+		for i, glob := range list.globs {
+			c.errorIf(glob == "", at.field(list.field).item(i), "remove it, or write * for all", "is empty")
+			c.errorIf(!first(seen, glob), at.field(list.field).item(i), "name each once", isTwice, glob)
+		}
+	}
+	for i, h := range r.GetHosts() {
+		c.errorIf(h != strings.ToLower(h), at.field("hosts").item(i), "write it in lower case", "%q has capital letters", h)
+	}
+	for i, k := range r.GetKinds() {
+		if k == "MeshPolicy" {
+			c.warnf(at.field("kinds").item(i), "remove it", "no rule decides about a MeshPolicy: only kubernetes, file, api and up may publish it")
+		}
+	}
+}
+
+// CipherSuites and Curves are those of TLS 1.2 that Envoy knows; it refuses a
+// cluster that names another one.
+var (
+	CipherSuites = []string{
+		"ECDHE-ECDSA-AES128-GCM-SHA256", "ECDHE-RSA-AES128-GCM-SHA256", "ECDHE-ECDSA-AES256-GCM-SHA384", "ECDHE-RSA-AES256-GCM-SHA384",
+		"ECDHE-ECDSA-CHACHA20-POLY1305", "ECDHE-RSA-CHACHA20-POLY1305", "ECDHE-ECDSA-AES128-SHA", "ECDHE-RSA-AES128-SHA",
+		"ECDHE-ECDSA-AES256-SHA", "ECDHE-RSA-AES256-SHA", "AES128-GCM-SHA256", "AES256-GCM-SHA384", "AES128-SHA", "AES256-SHA",
+	}
+	Curves = []string{"P-256", "P-384", "P-521", "X25519", "X25519MLKEM768"}
+)
+
+func (c *checker) eachOf(at *fieldPath, all, known []string) {
+	for i, s := range all {
+		if !slices.Contains(known, s) {
+			c.errorf(at.item(i), "use "+strings.Join(known, ", "), "Envoy does not know %q", s)
+		}
+	}
 }
 
 // MeshPolicy checks a MeshPolicy.
@@ -54,11 +115,20 @@ func MeshPolicy(m proto.Message) []problem.Diagnostic {
 		c.errorIf(r.GetSource() == "" || r.GetInstance() == "", at, "write both, like {source: file, instance: default}", "source or instance is missing")
 		c.errorIf(!first(required, shard), at, "name each source instance once", isTwice, shard)
 	}
+	for i, r := range p.GetSourceRules() {
+		c.sourceRule(root.field("source_rules").item(i), r)
+	}
 	if n := p.GetGuard().GetMaxLossPercent(); n > 100 {
 		c.errorf(root.field("guard.max_loss_percent"), "use 1 to 100; 0 means the default of 30", "%d is more than 100 percent", n)
 	}
 	if ns := p.GetRootNamespace(); ns != "" {
 		c.namespace(root.field("root_namespace"), ns)
+	}
+	namespaces := map[string]bool{}
+	for i, ns := range p.GetRawResources() {
+		at := root.field("raw_resources").item(i)
+		c.namespace(at, ns)
+		c.errorIf(!first(namespaces, ns), at, "name each namespace once", isTwice, ns)
 	}
 	if d := p.GetDomainSuffix(); d != "" {
 		c.errorIf(!subdomain.MatchString(d), root.field("domain_suffix"), "write it like cluster.local", "%q is not a DNS domain", d)

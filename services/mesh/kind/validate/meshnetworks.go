@@ -25,6 +25,7 @@ func MeshNetworks(m proto.Message) []problem.Diagnostic {
 			switch {
 			case e.GetFromRegistry() != "":
 				fromRegistry = true
+				c.errorIf(!isHostLabel(e.GetFromRegistry()), at.field("fromRegistry"), "write the name of a cluster, not of a host: "+useName, "%q is not the name of a registry", e.GetFromRegistry())
 				once(&c, at.field("fromRegistry"), registries, e.GetFromRegistry(), name)
 			case e.GetFromCidr() != "":
 				block, err := netip.ParsePrefix(e.GetFromCidr())

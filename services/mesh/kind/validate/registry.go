@@ -10,12 +10,18 @@ import (
 // A registry checks its objects itself; nothing checks them in files. Fields have
 // the names that they have in Kubernetes.
 
+// serviceExportTo is where a Service names the namespaces that see it.
+var serviceExportTo = (&fieldPath{name: "metadata"}).field("annotations").entry("networking.istio.io/exportTo")
+
 // Service checks a Service.
 func Service(m proto.Message) []problem.Diagnostic {
 	s := m.(*registryv1.Service)
 	c := checker{kind: "Service"}
 	if s.GetHostname() != "" {
 		c.host(root.field("hostname"), s.GetHostname(), true)
+	}
+	if d := s.GetDomainSuffix(); d != "" { // it comes from the watcher's settings
+		c.errorIf(!subdomain.MatchString(d), root.field("domainSuffix"), "set the watcher's domain suffix to one like cluster.local", "%q is not a DNS domain", d)
 	}
 	if s.GetExternalName() != "" {
 		c.host(root.field("externalName"), s.GetExternalName(), false)
@@ -42,8 +48,7 @@ func Service(m proto.Message) []problem.Diagnostic {
 	if len(s.GetPorts()) == 0 && s.GetExternalName() == "" {
 		c.warnf(root.field("ports"), "add the ports that clients call", "is empty: the service cannot be called")
 	}
-	metadata := &fieldPath{name: "metadata"}
-	c.exportTo(metadata.field("annotations").entry("networking.istio.io/exportTo"), s.GetExportTo())
+	c.exportTo(serviceExportTo, s.GetExportTo())
 	c.noEffect(s.GetInternalTrafficLocal(), root.field("internalTrafficPolicy"))
 	c.noEffect(s.GetTrafficDistribution() != "", root.field("trafficDistribution"))
 	return c.result()

@@ -1,7 +1,6 @@
 package validate
 
 import (
-	"bytes"
 	"crypto/sha256"
 	"regexp"
 	"slices"
@@ -9,6 +8,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	registryv1 "meshlog.dev/proto/meshlog/registry/v1"
+	"meshlog.dev/services/mesh/keymaterial"
 	"meshlog.dev/services/mesh/problem"
 )
 
@@ -48,9 +48,6 @@ func Secret(m proto.Message) []problem.Diagnostic {
 // ConfigMap refuses a ConfigMap that holds a private key.
 func ConfigMap(m proto.Message) []problem.Diagnostic {
 	c := checker{}
-	c.errorIf(HasPrivateKey(m.(*registryv1.Object).GetJson()), &fieldPath{name: "data"}, "put it into a Secret, and replace the key", "holds a private key")
+	c.errorIf(keymaterial.In(m.(*registryv1.Object).GetJson()) != "", &fieldPath{name: "data"}, "put it into a Secret, and replace the key", "holds a private key")
 	return c.result()
 }
-
-// HasPrivateKey reports whether a payload or a text holds a private key in PEM.
-func HasPrivateKey(b []byte) bool { return bytes.Contains(b, []byte("PRIVATE KEY-----")) }

@@ -32,7 +32,9 @@ func ServiceEntry(m proto.Message) []problem.Diagnostic {
 	c.entryEndpoints(se)
 	if s := se.GetWorkloadSelector(); s != nil {
 		at := root.field("workloadSelector")
-		c.errorIf(len(s.GetLabels()) == 0, at.field("labels"), "write the labels of the workloads", "selects everything")
+		if len(s.GetLabels()) == 0 {
+			c.warnf(at.field("labels"), "write the labels of the workloads", "is empty: all workloads of the namespace are endpoints")
+		}
 		c.labels(at.field("labels"), s.GetLabels())
 		c.errorIf(len(se.GetEndpoints()) > 0, at, keepOne, "does not go with endpoints")
 	}

@@ -2,6 +2,7 @@ package validate
 
 import (
 	"slices"
+	"strconv"
 	"strings"
 
 	"google.golang.org/protobuf/proto"
@@ -28,7 +29,7 @@ func VirtualService(m proto.Message) []problem.Diagnostic {
 	}
 	c.reachable(vs.GetHttp())
 	for i, r := range vs.GetTls() {
-		c.tlsRoute(root.field("tls").item(i), r, vs.GetHosts())
+		c.tlsRoute(root.field("tls").item(i), r, vs)
 	}
 	c.noEffect(len(vs.GetTls()) > 0, root.field("tls"))
 	for i, r := range vs.GetTcp() {
@@ -44,17 +45,29 @@ func VirtualService(m proto.Message) []problem.Diagnostic {
 }
 
 func (c *checker) virtualHosts(vs *networking.VirtualService) {
-	mesh := len(vs.GetGateways()) == 0 || slices.Contains(vs.GetGateways(), meshGateway)
+	mesh := ofMesh(vs)
 	for i, h := range vs.GetHosts() {
 		at := root.field("hosts").item(i)
 		switch {
 		case slices.Contains(vs.GetHosts()[:i], h):
 			c.errorf(at, leaveOne, isTwice, h)
+		case !mesh && isGeneratedSNI(h) && hasSNI(vs):
 		case h == "*" && mesh:
 			c.errorf(at, "name the hosts, or the gateways that it is for", "matches every host, which is for gateways only")
 		default:
 			c.hostOrIP(at, h, true)
+			c.overlappingHost(at, h, vs.GetHosts()[:i], mesh)
 		}
+	}
+}
+
+// overlappingHost checks that a host and those before it have no name in common.
+func (c *checker) overlappingHost(at *fieldPath, h string, before []string, mesh bool) {
+	for _, o := range before {
+		if mesh && o == "*" { // an error of its own
+			continue
+		}
+		c.errorIf(within(h, o) || within(o, h), at, "leave the wildcard, or the hosts that it matches", "overlaps with %q", o)
 	}
 }
 
@@ -79,19 +92,51 @@ func (c *checker) reachable(routes []*networking.HTTPRoute) {
 	}
 }
 
-func (c *checker) tlsRoute(at *fieldPath, r *networking.TLSRoute, hosts []string) {
+// ofMesh reports whether sidecars follow a VirtualService (VS-2).
+func ofMesh(vs *networking.VirtualService) bool {
+	return len(vs.GetGateways()) == 0 || slices.Contains(vs.GetGateways(), meshGateway)
+}
+
+func hasSNI(vs *networking.VirtualService) bool {
+	return slices.ContainsFunc(vs.GetTls(), func(r *networking.TLSRoute) bool {
+		return slices.ContainsFunc(r.GetMatch(), func(m *networking.TLSMatchAttributes) bool { return len(m.GetSniHosts()) > 0 })
+	})
+}
+
+// isGeneratedSNI reports whether s is a server name that Istio's proxies send
+// through gateways between networks: outbound_.PORT_.SUBSET_.HOST.
+func isGeneratedSNI(s string) bool {
+	parts := strings.Split(s, "_.")
+	if len(parts) != 4 {
+		return false
+	}
+	port, err := strconv.ParseUint(parts[1], 10, 16)
+	return parts[0] == "outbound" && err == nil && port > 0 && (parts[2] == "" || isHostLabel(parts[2])) && isHost(parts[3], true)
+}
+
+func (c *checker) tlsRoute(at *fieldPath, r *networking.TLSRoute, vs *networking.VirtualService) {
 	c.errorIf(len(r.GetMatch()) == 0, at.field("match"), "select connections by sniHosts", isEmpty)
 	for i, m := range r.GetMatch() {
 		field := at.field("match").item(i)
 		c.errorIf(len(m.GetSniHosts()) == 0, field.field("sniHosts"), "name the hosts", isEmpty)
 		for j, h := range m.GetSniHosts() {
-			c.host(field.field("sniHosts").item(j), h, true)
-			c.errorIf(!slices.ContainsFunc(hosts, func(of string) bool { return within(h, of) }),
-				field.field("sniHosts").item(j), "add it to spec.hosts", "%q is none of spec.hosts", h)
+			c.sniHost(field.field("sniHosts").item(j), h, vs)
 		}
 		c.layer4(field, m)
 	}
 	c.routeDestinations(at.field("route"), r.GetRoute())
+}
+
+func (c *checker) sniHost(at *fieldPath, h string, vs *networking.VirtualService) {
+	switch {
+	case !isHost(h, true) && isIP(h):
+		c.warnf(at, "write the name that clients ask for", "%q is an IP address, which few clients send as a server name", h)
+		return
+	case !ofMesh(vs) && isGeneratedSNI(h):
+	default:
+		c.host(at, h, true)
+	}
+	c.errorIf(!slices.ContainsFunc(vs.GetHosts(), func(of string) bool { return within(h, of) }), at, "add it to spec.hosts", "%q is none of spec.hosts", h)
 }
 
 // within reports whether of matches every name that host matches.

@@ -22,14 +22,14 @@ var (
 	// operator matches Envoy's substitutions in header values. Envoy rejects all
 	// routes of a port because of one that it does not know.
 	operator = regexp.MustCompile(`%%|%(?:` + strings.Join(operators, "|") + `)%` +
-		`|%START_TIME(?:\([^)]*\))?%` +
+		`|%(?:START_TIME|DOWNSTREAM_PEER_CERT_V_(?:START|END))(?:\([^)]*\))?%` +
 		`|%(?:REQ|RESP|TRAILER|ENVIRONMENT|DYNAMIC_METADATA|UPSTREAM_METADATA|FILTER_STATE)\([^)]+\)(?::[0-9]+)?%`)
 	operators = []string{
 		"HOSTNAME", "PROTOCOL", "REQUESTED_SERVER_NAME", "ROUTE_NAME", "VIRTUAL_CLUSTER_NAME", "CONNECTION_ID", "STREAM_ID",
 		"BYTES_RECEIVED", "BYTES_SENT", "DURATION", "REQUEST_DURATION", "RESPONSE_CODE", "RESPONSE_CODE_DETAILS", "RESPONSE_FLAGS",
 		"DOWNSTREAM_(?:DIRECT_)?(?:REMOTE|LOCAL)_(?:ADDRESS(?:_WITHOUT_PORT)?|PORT)",
 		"DOWNSTREAM_(?:LOCAL|PEER)_(?:SUBJECT|(?:URI|DNS|IP)_SAN)", "DOWNSTREAM_TLS_(?:CIPHER|VERSION|SESSION_ID)",
-		"DOWNSTREAM_PEER_(?:ISSUER|SERIAL|FINGERPRINT_1|FINGERPRINT_256|CERT|CERT_V_START|CERT_V_END)",
+		"DOWNSTREAM_PEER_(?:ISSUER|SERIAL|FINGERPRINT_1|FINGERPRINT_256|CERT)",
 		"UPSTREAM_(?:CLUSTER|HOST|TRANSPORT_FAILURE_REASON|(?:REMOTE|LOCAL)_(?:ADDRESS(?:_WITHOUT_PORT)?|PORT))",
 	}
 	backRef = regexp.MustCompile(`\\[0-9]`)
@@ -53,10 +53,10 @@ var (
 func (c *checker) httpRoute(at *fieldPath, r *networking.HTTPRoute, delegate bool) {
 	c.httpActions(at, r, delegate)
 	for i, m := range r.GetMatch() {
-		c.httpMatch(at.field("match").item(i), m, delegate || r.GetDelegate() != nil)
+		c.httpMatch(at.field("match").item(i), m)
 	}
 	c.httpDestinations(at.field("route"), r.GetRoute())
-	c.redirect(at.field("redirect"), r.GetRedirect())
+	c.redirect(at.field("redirect"), r)
 	c.directResponse(at.field("directResponse"), r.GetDirectResponse())
 	c.rewrite(at.field("rewrite"), r)
 	c.orZero(at.field("timeout"), r.GetTimeout())
@@ -102,21 +102,23 @@ func (c *checker) httpActions(at *fieldPath, r *networking.HTTPRoute, delegate b
 	}
 }
 
-func (c *checker) httpMatch(at *fieldPath, m *networking.HTTPMatchRequest, delegated bool) {
+func (c *checker) httpMatch(at *fieldPath, m *networking.HTTPMatchRequest) {
 	for _, f := range []struct {
 		name string
 		is   *networking.StringMatch
 	}{{"uri", m.GetUri()}, {"scheme", m.GetScheme()}, {"method", m.GetMethod()}, {"authority", m.GetAuthority()}} {
-		if f.is != nil {
-			c.stringMatch(at.field(f.name), f.is, true, delegated)
+		if _, isPrefix := f.is.GetMatchType().(*networking.StringMatch_Prefix); f.is == nil || f.name == "uri" && isPrefix {
+			continue // an empty prefix matches every path (VSM-2)
 		}
+		c.stringMatch(at.field(f.name), f.is, true)
 	}
-	c.headerMatches(at.field("headers"), m.GetHeaders(), delegated)
-	c.headerMatches(at.field("withoutHeaders"), m.GetWithoutHeaders(), delegated)
+	c.headerMatches(at.field("headers"), m.GetHeaders())
+	c.headerMatches(at.field("withoutHeaders"), m.GetWithoutHeaders())
 	for name, match := range m.GetQueryParams() {
 		field := at.field("queryParams").entry(name)
 		c.errorIf(name == "", field, "name the parameter", "has an empty name")
-		c.stringMatch(field, match, false, delegated)
+		c.tooLong(field, name, maxParameter)
+		c.stringMatch(field, match, false)
 	}
 	if m.GetIgnoreUriCase() && m.GetUri().GetRegex() != "" {
 		c.warnf(at.field("ignoreUriCase"), "begin the expression with (?i)", "does not go with a regex, which stays case-sensitive")
@@ -124,16 +126,38 @@ func (c *checker) httpMatch(at *fieldPath, m *networking.HTTPMatchRequest, deleg
 	c.source(at, m)
 }
 
-func (c *checker) headerMatches(at *fieldPath, matches map[string]*networking.StringMatch, delegated bool) {
+func (c *checker) headerMatches(at *fieldPath, matches map[string]*networking.StringMatch) {
 	for name, match := range matches {
 		field := at.entry(name)
-		if !strings.HasPrefix(name, claimsHeader) {
-			c.errorIf(!isHeader(strings.TrimPrefix(name, ":")), field, useName, "%q is not a header name", name)
+		if claims, is := strings.CutPrefix(name, claimsHeader); is {
+			c.errorIf(!isClaim(claims), field, "write "+claimsHeader+".group, or "+claimsHeader+"[group]", "%q names no claim", name)
+		} else {
+			c.header(field, strings.TrimPrefix(name, ":"))
 		}
 		if match.GetRegex() != "*" { // any value (VSM-5)
-			c.stringMatch(field, match, false, delegated)
+			c.stringMatch(field, match, false)
 		}
 	}
+}
+
+// isClaim reports whether s is .a.b or [a][b], a claim of a token (VSM-7).
+func isClaim(s string) bool {
+	segments := strings.TrimPrefix(s, ".")
+	separator := "."
+	if inner, ok := strings.CutPrefix(s, "["); ok {
+		segments, ok = strings.CutSuffix(inner, "]")
+		if separator = "]["; !ok {
+			return false
+		}
+	} else if segments == s {
+		return false
+	}
+	for segment := range strings.SplitSeq(segments, separator) {
+		if segment == "" {
+			return false
+		}
+	}
+	return true
 }
 
 // matcher is what all matches have in common: the source of the requests.
@@ -155,7 +179,7 @@ func (c *checker) source(at *fieldPath, m matcher) {
 
 // stringMatch checks a match of a text; unless it must name a value, an empty
 // one matches any.
-func (c *checker) stringMatch(at *fieldPath, m *networking.StringMatch, must, delegated bool) {
+func (c *checker) stringMatch(at *fieldPath, m *networking.StringMatch, must bool) {
 	switch t := m.GetMatchType().(type) {
 	case nil:
 		c.errorIf(must, at, "write one of exact, prefix or regex", "names no value")
@@ -163,17 +187,22 @@ func (c *checker) stringMatch(at *fieldPath, m *networking.StringMatch, must, de
 		c.errorIf(t.Prefix == "", at.field("prefix"), "write the prefix, or leave the match out", isEmpty)
 	case *networking.StringMatch_Regex:
 		c.re2(at.field("regex"), t.Regex)
-		c.errorIf(delegated, at.field("regex"), "use exact or prefix", "does not go with a delegate: meshlog cannot tell which matches a regex includes")
 	}
 }
 
-func (c *checker) redirect(at *fieldPath, r *networking.HTTPRedirect) {
+func (c *checker) redirect(at *fieldPath, of *networking.HTTPRoute) {
+	r := of.GetRedirect()
 	if r == nil {
 		return
 	}
+	c.errorIf(r.GetPrefixRewrite() != "" && slices.ContainsFunc(of.GetMatch(), matchesWholePath), at.field("prefixRewrite"),
+		"match the uri by prefix, or write uri", "replaces a matched prefix, and the route matches the uri by exact or regex")
 	c.errorIf(r.GetUri() == "" && r.GetPrefixRewrite() == "" && r.GetAuthority() == "" && r.GetScheme() == "" && r.GetRedirectPort() == nil,
 		at, "write uri, prefixRewrite, authority, scheme or port", "redirects requests to where they went")
 	c.errorIf(r.GetUri() != "" && r.GetPrefixRewrite() != "", at.field("prefixRewrite"), keepOne, "does not go with uri")
+	c.oneLine(at.field("uri"), r.GetUri())
+	c.oneLine(at.field("prefixRewrite"), r.GetPrefixRewrite())
+	c.oneLine(at.field("authority"), r.GetAuthority())
 	if code := r.GetRedirectCode(); code != 0 && !slices.Contains(redirects, code) {
 		c.errorf(at.field("redirectCode"), "use 301, 302, 303, 307 or 308", "%d is not a redirect", code)
 	}
@@ -182,6 +211,15 @@ func (c *checker) redirect(at *fieldPath, r *networking.HTTPRedirect) {
 	if p, ok := r.GetRedirectPort().(*networking.HTTPRedirect_Port); ok {
 		c.port(at.field("port"), p.Port)
 	}
+}
+
+// matchesWholePath reports whether a match leaves no prefix to replace.
+func matchesWholePath(m *networking.HTTPMatchRequest) bool {
+	switch m.GetUri().GetMatchType().(type) {
+	case *networking.StringMatch_Exact, *networking.StringMatch_Regex:
+		return true
+	}
+	return false
 }
 
 func (c *checker) directResponse(at *fieldPath, r *networking.HTTPDirectResponse) {
@@ -205,6 +243,8 @@ func (c *checker) rewrite(at *fieldPath, r *networking.HTTPRoute) {
 	if w == nil {
 		return
 	}
+	c.oneLine(at.field("uri"), w.GetUri())
+	c.oneLine(at.field("authority"), w.GetAuthority())
 	re := w.GetUriRegexRewrite()
 	c.errorIf(w.GetUri() == "" && w.GetAuthority() == "" && re == nil, at, "write uri, uriRegexRewrite or authority", isEmpty)
 	if re != nil {
@@ -227,6 +267,8 @@ func setsAuthority(headers map[string]string) bool {
 }
 
 func (c *checker) regexRewrite(at *fieldPath, re *networking.RegexRewrite) {
+	c.errorIf(re.GetRewrite() == "", at.field("rewrite"), "write what replaces the match", isMissing)
+	c.oneLine(at.field("rewrite"), re.GetRewrite())
 	c.re2(at.field("match"), re.GetMatch())
 	expr, err := syntax.Parse(re.GetMatch(), syntax.Perl)
 	if err != nil {
@@ -312,7 +354,7 @@ func (c *checker) mirrors(at *fieldPath, r *networking.HTTPRoute) {
 
 func (c *checker) cors(at *fieldPath, p *networking.CorsPolicy) {
 	for i, o := range p.GetAllowOrigins() {
-		c.stringMatch(at.field("allowOrigins").item(i), o, true, false)
+		c.stringMatch(at.field("allowOrigins").item(i), o, true)
 	}
 	for i, m := range p.GetAllowMethods() {
 		if m != "*" && !slices.Contains(methods, m) {
@@ -352,10 +394,8 @@ func (c *checker) headerValues(at *fieldPath, values map[string]string, request 
 		if !request || !isAuthority(name) {
 			c.changedHeader(field, name)
 		}
-		switch {
-		case strings.ContainsAny(value, "\x00\r\n"):
-			c.errorf(field, "write it on one line", "%q is not a header value", value)
-		case strings.Contains(value, "%") && strings.Contains(operator.ReplaceAllString(value, ""), "%"):
+		c.oneLine(field, value)
+		if strings.Contains(value, "%") && strings.Contains(operator.ReplaceAllString(value, ""), "%") {
 			c.errorf(field, "write %% for a percent sign, or one of Envoy's operators, like %REQ(name)%", "%q has a %% that begins no operator", value)
 		}
 	}

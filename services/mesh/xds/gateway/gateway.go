@@ -49,6 +49,9 @@ type Server struct {
 	Hosts   []Host
 	// HTTPSRedirect: plain HTTP is redirected to HTTPS (GW-8).
 	HTTPSRedirect bool
+
+	of    ident.Key
+	field string // of its object
 }
 
 // Host is a host that a server serves (GW-6).
@@ -181,6 +184,7 @@ func (m *merge) add(g *index.Gateway, i int) {
 	p.Servers = append(p.Servers, Server{
 		Gateway: g.Key.Namespace + "/" + g.Key.Name, Hosts: hosts(s.GetHosts(), g.Key.Namespace),
 		HTTPSRedirect: !tcp && s.GetTls().GetHttpsRedirect(),
+		of:            g.Key, field: at,
 	})
 }
 

@@ -4,8 +4,10 @@ import (
 	"slices"
 	"testing"
 
+	registryv1 "meshlog.dev/proto/meshlog/registry/v1"
 	"meshlog.dev/services/mesh/index"
 	"meshlog.dev/services/mesh/meshtest"
+	"meshlog.dev/services/mesh/problem"
 	"meshlog.dev/services/mesh/proxy"
 	"meshlog.dev/services/mesh/xds/gateway"
 	"meshlog.dev/services/mesh/xds/piece"
@@ -72,5 +74,47 @@ spec:
 	}
 	if want := []string{"young spec.servers[0].port", "young spec.servers[1].port", "young spec.servers[2].tls"}; !slices.Equal(fields, want) {
 		t.Errorf("problems: got %v, want %v", fields, want)
+	}
+}
+
+// A Service with a selector of its own is in front of a Gateway if Pods behind it
+// are the Gateway's; where it sends a port to another one, nothing listens (GW-3).
+func TestFrontByPods(t *testing.T) {
+	objects := meshtest.YAML(t, `apiVersion: networking.istio.io/v1
+kind: Gateway
+metadata: {name: g, namespace: edge}
+spec:
+  selector: {istio: ingressgateway}
+  servers:
+  - {port: {number: 80, name: http, protocol: HTTP}, hosts: ["*"]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: front, namespace: edge}
+spec: {clusterIP: 10.96.0.1, selector: {app: gw}, ports: [{name: http, port: 80, targetPort: web}]}
+`)
+	for _, test := range []struct {
+		labels map[string]string
+		port   uint32
+		want   int
+	}{
+		{map[string]string{"app": "gw", "istio": "ingressgateway"}, 8080, 1},
+		{map[string]string{"app": "gw", "istio": "ingressgateway"}, 80, 0},
+		{map[string]string{"app": "gw"}, 8080, 0},
+	} {
+		pc := meshtest.PushContext(t, append(objects, meshtest.Object("EndpointSlice", "edge", "front-1", &registryv1.Endpoints{
+			Service: "front", Ports: []*registryv1.EndpointPort{{Name: "http", Number: test.port}},
+			Endpoints: []*registryv1.Endpoint{{Addresses: []string{"10.1.0.1"}, Labels: test.labels}},
+		}))...)
+		r := pc.Read()
+		ports, _ := gateway.Ports(r, index.SelectorSet(`istio="ingressgateway"`))
+		var found []problem.Diagnostic
+		for _, p := range gateway.Fronts(r, index.SelectorSet(`istio="ingressgateway"`), index.Scope{}, ports) {
+			_, ds := p.Make(r)
+			found = append(found, ds...)
+		}
+		if len(found) != test.want || test.want == 1 && (found[0].Key.Name != "g" || found[0].Field != "spec.servers[0].port.number") {
+			t.Errorf("%v at %d: got %+v", test.labels, test.port, found)
+		}
 	}
 }

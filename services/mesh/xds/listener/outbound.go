@@ -15,12 +15,10 @@ import (
 	"meshlog.dev/services/mesh/xds/route"
 )
 
-// sidecarParts returns the parts of the listeners for what sidecars call.
+// sidecarParts returns the parts of the listeners for what sidecars call. They
+// have virtualOutbound even if they see no service: redirected connections
+// would otherwise be refused (LSN-1).
 func sidecarParts(r *index.Reader, class index.LDSClass) []piece.Part {
-	services := r.Services(class.Scope)
-	if len(services) == 0 {
-		return nil // a world with raw resources only, to which nothing is added
-	}
 	all := slices.Clone(r.VirtualServices(class.Scope, route.Mesh))
 	heads := slices.DeleteFunc(all, func(vs *index.VirtualServiceHead) bool { return !vs.TCP })
 	o := &outbound{
@@ -30,7 +28,7 @@ func sidecarParts(r *index.Reader, class index.LDSClass) []piece.Part {
 	if class.Bind {
 		o.wildcard = loopback
 	}
-	for _, s := range services {
+	for _, s := range r.Services(class.Scope) {
 		s = s.In(class.Cluster)
 		for _, p := range s.Ports {
 			o.add(s, p)
@@ -145,6 +143,9 @@ func (o *outbound) add(s *index.Service, p index.Port) {
 				e.addRequests(u, route.ForPort(p.Number))
 			}
 			c := condition{cidr: pre.String(), serverName: serverName(u)}
+			if !matchable(c.serverName) {
+				c.serverName = "" // the addresses tell its connections apart
+			}
 			e.some[c] = o.settle(e.some[c], u)
 		}
 	}
@@ -163,11 +164,20 @@ func (o *outbound) addAddress(u *user, address netip.Prefix) {
 // addUnaddressed puts a service without an address on the listener that
 // services of the port share.
 func (o *outbound) addUnaddressed(u *user) {
+	name := serverName(u)
+	if !matchable(name) {
+		o.problems = append(o.problems, piece.Problem{
+			Severity: problem.Warning, Code: "listener", Key: u.service.Key, Field: "spec.hosts",
+			Reason: fmt.Sprintf("Envoy cannot match the server name %s: what follows the * must begin with a dot", name),
+			Advice: "write a host like *.example.com, name the hosts one by one, or give the service addresses",
+			Effect: fmt.Sprintf("sidecars treat connections to port %d of the host as those to an unknown host", u.port.Number),
+		})
+		return
+	}
 	e := o.entry(o.wildcard, u.port.Number, u.service)
 	if u.port.Protocol == index.Sniffed {
 		e.addRequests(u, route.ForPort(u.port.Number))
 	}
-	name := serverName(u)
 	switch {
 	case u.service.Headless && !o.class.Bind:
 		e.headless = append(e.headless, u.service)
@@ -185,6 +195,13 @@ func serverName(u *user) string {
 		return ""
 	}
 	return strings.ToLower(u.service.Hostname)
+}
+
+// matchable reports whether Envoy accepts a server name as a condition: it
+// refuses a whole listener for a name such as *example.com.
+func matchable(serverName string) bool {
+	rest, wildcard := strings.CutPrefix(serverName, "*")
+	return !wildcard || strings.HasPrefix(rest, ".")
 }
 
 func (e *entry) addRequests(u *user, routes string) {

@@ -28,7 +28,7 @@ func routerParts(r *index.Reader, class index.LDSClass) []piece.Part {
 			parts = append(parts, routerRequests{bind: p.Bind, port: p.Number, routes: p.Routes(), grpcWeb: p.GRPCWeb})
 		}
 	}
-	return append(parts, problems...)
+	return append(append(parts, problems...), gateway.Fronts(r, class.Gateways, class.Scope, ports)...)
 }
 
 func routerListener(mesh *meshconfig.MeshConfig, bind string, port uint32, filter *listenerv3.Filter) []piece.Piece {

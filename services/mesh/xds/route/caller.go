@@ -188,6 +188,15 @@ func (o *Options) Applies(m interface {
 	if len(m.GetGateways()) > 0 {
 		return slices.Contains(m.GetGateways(), o.Gateway)
 	}
+	return o.comesFrom(m)
+}
+
+// comesFrom reports whether the caller has the labels and the namespace that a
+// match wants.
+func (o *Options) comesFrom(m interface {
+	GetSourceLabels() map[string]string
+	GetSourceNamespace() string
+}) bool {
 	source := index.SourceSelector(m.GetSourceLabels(), m.GetSourceNamespace())
 	return source == "" || o.Sources.Has(source)
 }

@@ -31,13 +31,14 @@ func (t *translation) delegated(at string, root *networking.HTTPRoute) []*networ
 	}
 	var all []*networking.HTTPRoute
 	for i, leaf := range vs.GetHttp() {
-		switch merged := mergeRoutes(root, leaf); {
+		merged, ok := t.mergeRoutes(root, leaf)
+		switch {
 		case leaf.GetDelegate() != nil:
 			t.warn(at, "VirtualService "+namespace+"/"+name+" delegates too", "delegate once only", "its route is left out")
-		case merged == nil:
+		case !ok:
 			t.warn(at, field("spec.http", i)+".match of VirtualService "+namespace+"/"+name+" matches requests that the root does not hand over",
-				"match a part of what the root matches", "its route is left out")
-		default:
+				"match a part of what the root matches; where both match one thing, neither may do it by regex", "its route is left out")
+		case merged != nil:
 			all = append(all, merged)
 		}
 	}
@@ -55,16 +56,20 @@ func (t *translation) exported(vs *networking.VirtualService, namespace string) 
 }
 
 // mergeRoutes returns leaf with the fields that only the root sets; nil: no
-// request reaches both.
-func mergeRoutes(root, leaf *networking.HTTPRoute) *networking.HTTPRoute {
-	matches, ok := mergeMatches(root.GetMatch(), leaf.GetMatch())
+// request of this caller reaches both. It reports false if no request of any
+// caller does.
+func (t *translation) mergeRoutes(root, leaf *networking.HTTPRoute) (*networking.HTTPRoute, bool) {
+	matches, ok := t.mergeMatches(root.GetMatch(), leaf.GetMatch())
 	if !ok {
-		return nil
+		return nil, false
+	}
+	if len(matches) == 0 && len(root.GetMatch())+len(leaf.GetMatch()) > 0 {
+		return nil, true
 	}
 	out := proto.Clone(leaf).(*networking.HTTPRoute)
 	inherit(out, root, "delegate", "route", "redirect")
 	out.Match, out.Name = matches, joinNames(root.GetName(), leaf.GetName())
-	return out
+	return out, true
 }
 
 // inherit sets the fields of leaf that only root sets, except the named ones.
@@ -85,8 +90,10 @@ func joinNames(root, leaf string) string {
 	return root + "-" + leaf
 }
 
-// mergeMatches returns the matches of leaf that lie within one of root's.
-func mergeMatches(root, leaf []*networking.HTTPMatchRequest) ([]*networking.HTTPMatchRequest, bool) {
+// mergeMatches returns the matches of leaf that lie within one of root's and
+// whose conditions on the caller hold in both. It reports false if one of leaf's
+// lies within none.
+func (t *translation) mergeMatches(root, leaf []*networking.HTTPMatchRequest) ([]*networking.HTTPMatchRequest, bool) {
 	if len(root) == 0 {
 		return leaf, true
 	}
@@ -95,19 +102,27 @@ func mergeMatches(root, leaf []*networking.HTTPMatchRequest) ([]*networking.HTTP
 	}
 	var all []*networking.HTTPMatchRequest
 	for _, l := range leaf {
-		n := len(all)
+		meets := false
 		for _, r := range root {
-			if within(r, l) {
-				all = append(all, mergeMatch(r, l))
+			if !within(r, l) {
+				continue
+			}
+			meets = true
+			m := mergeMatch(r, l)
+			if len(m.GetGateways()) > 0 || t.comesFrom(r) && t.comesFrom(l) {
+				all = append(all, m)
 			}
 		}
-		if len(all) == n {
+		if !meets {
 			return nil, false
 		}
 	}
 	return all, true
 }
 
+// mergeMatch returns leaf with the conditions that only root sets. It has no
+// conditions on the caller: a class knows those of each match, and not those of
+// two together, so mergeMatches decides them one by one.
 func mergeMatch(root, leaf *networking.HTTPMatchRequest) *networking.HTTPMatchRequest {
 	out := proto.Clone(leaf).(*networking.HTTPMatchRequest)
 	inherit(out, root)
@@ -115,7 +130,7 @@ func mergeMatch(root, leaf *networking.HTTPMatchRequest) *networking.HTTPMatchRe
 	out.Headers = union(root.GetHeaders(), leaf.GetHeaders())
 	out.WithoutHeaders = union(root.GetWithoutHeaders(), leaf.GetWithoutHeaders())
 	out.QueryParams = union(root.GetQueryParams(), leaf.GetQueryParams())
-	out.SourceLabels = union(root.GetSourceLabels(), leaf.GetSourceLabels())
+	out.SourceLabels, out.SourceNamespace = nil, ""
 	return out
 }
 

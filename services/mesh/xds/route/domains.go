@@ -34,13 +34,14 @@ func single(address string) string {
 }
 
 // appendDomains appends the domains of a service (VS-7), its host first: short
-// names, the bare one only in its own namespace, aliases, addresses. They have
-// no ports: RouteConfigurations ignore them.
+// names, the bare one only in its own namespace, aliases, addresses. Hosts and
+// aliases also end in a dot. They have no ports: RouteConfigurations ignore
+// them.
 func appendDomains(all []string, s *index.Service, suffix string, own bool) []string {
 	start := len(all)
-	all = appendNames(all, s.Hostname, suffix, own)
+	all = appendAbsolute(appendNames(all, s.Hostname, suffix, own), s.Hostname)
 	for _, alias := range s.Aliases {
-		all = appendNames(all, alias, suffix, own)
+		all = appendAbsolute(appendNames(all, alias, suffix, own), alias)
 	}
 	if s.Headless { // callers name its endpoints (SVC-3)
 		for _, d := range slices.Clone(all[start:]) {
@@ -51,6 +52,26 @@ func appendDomains(all []string, s *index.Service, suffix string, own bool) []st
 		if ip := single(a); ip != "" {
 			all = append(all, written(ip))
 		}
+	}
+	return all
+}
+
+// absolute returns a host with a dot at its end: the form that callers use to
+// keep their resolver from trying search domains. Envoy compares texts, so a
+// request for it would go to another virtual host. An IP and "*" have none ("").
+func absolute(host string) string {
+	if host == "*" || strings.HasSuffix(host, ".") {
+		return ""
+	}
+	if _, err := netip.ParseAddr(host); err == nil {
+		return ""
+	}
+	return host + "."
+}
+
+func appendAbsolute(all []string, host string) []string {
+	if d := absolute(host); d != "" {
+		return append(all, d)
 	}
 	return all
 }
@@ -95,15 +116,6 @@ func ShortNames(r *index.Reader, host string) []string {
 	return appendNames(nil, host, kubernetesSuffix(r), false)[1:]
 }
 
-// namespaceOf returns the namespace in which a host has a bare name.
-func namespaceOf(host, suffix string) string {
-	if short, ok := qualified(host, suffix); ok {
-		_, namespace, _ := strings.Cut(short, ".")
-		return namespace
-	}
-	return ""
-}
-
 func isWildcard(host string) bool { return strings.HasPrefix(host, "*") }
 
 // claims maps each domain of a RouteConfiguration to the virtual host that has it:
@@ -114,26 +126,35 @@ type claims struct {
 	holder  map[string]claim
 }
 
-// claim is the holder of a domain. Whole: the domain is its host, not another
-// form of it.
+// claim is the holder of a domain.
 type claim struct {
-	host  int32 // -1: none of hosts
-	whole bool
+	host int32 // -1: none of hosts
+	form form
 }
 
-// add claims a domain for a host, or leaves it to the holder: a whole host wins
-// over other forms of a name, then the senior service wins.
-func (c *claims) add(i int32, domain string, whole bool) {
+// form is how a domain names a virtual host; of two hosts the one with the
+// greater form has the domain.
+type form uint8
+
+const (
+	otherForm    form = iota // a short name, an alias, an address
+	absoluteForm             // the host with a dot at its end
+	itself
+)
+
+// add claims a domain for a host, or leaves it to the holder: the greater form
+// wins, then the senior service.
+func (c *claims) add(i int32, domain string, f form) {
 	domain = strings.ToLower(domain)
 	held, ok := c.holder[domain]
 	switch {
 	case !ok:
-		c.holder[domain] = claim{i, whole}
+		c.holder[domain] = claim{i, f}
 	case held.host == i: // two of its names have one short form
-	case held.whole || !whole && c.hosts[held.host].senior(c.hosts[i], c.cluster):
+	case held.form == itself || held.form > f || held.form == f && !c.hosts[i].senior(c.hosts[held.host], c.cluster):
 		c.hosts[i].lost = append(c.hosts[i].lost, domain)
 	default:
 		c.hosts[held.host].lost = append(c.hosts[held.host].lost, domain)
-		c.holder[domain] = claim{i, whole}
+		c.holder[domain] = claim{i, f}
 	}
 }

@@ -69,15 +69,19 @@ func merged(r *index.Reader, class index.RDSClass, hosts map[string]*routerCandi
 	for _, name := range slices.Sorted(maps.Keys(hosts)) {
 		part := hosts[name].routerHost
 		part.bound = Bind(r, class.Sources, class.Scope, hosts[name].bindings)
+		domains := name
+		if d := absolute(name); d != "" && hosts[d] == nil {
+			domains += "\n" + d
+		}
 		i, ok := at[part]
 		if !ok {
 			i = len(parts)
 			at[part] = i
 			parts = append(parts, part)
-			parts[i].hosts = name
+			parts[i].hosts = domains
 			continue
 		}
-		parts[i].hosts += "\n" + name
+		parts[i].hosts += "\n" + domains
 	}
 	all := make([]piece.Part, len(parts))
 	for i, p := range parts {
@@ -95,7 +99,7 @@ type routerCandidate struct {
 // routerHost is the part for a virtual host of a router.
 type routerHost struct {
 	routes   string
-	hosts    string // one per line
+	hosts    string // with their absolute forms, one per line
 	port     uint32
 	redirect bool  // to HTTPS
 	bound    Bound // the first VirtualService wins (VS-5)

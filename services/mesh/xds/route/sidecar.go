@@ -17,7 +17,7 @@ func sidecarParts(r *index.Reader, class index.RDSClass) []piece.Part {
 	b := newSidecar(r, class)
 	for _, s := range r.Services(class.Scope) {
 		vs := b.hosts.Of(s.Hostname)
-		own := class.Namespace != "" && class.Namespace == namespaceOf(s.Hostname, b.suffix)
+		own := class.Namespace != "" && class.Namespace == index.HomeOf(s.Hostname, r.DomainSuffix())
 		for _, p := range s.Ports {
 			if piece.TakesRequests(p.Protocol) {
 				b.addService(s, p, vs, own)
@@ -173,14 +173,14 @@ func (b *sidecar) settle(all []piece.Part, hosts []*candidate) []piece.Part {
 	slices.SortStableFunc(hosts, func(x, y *candidate) int { return cmp.Or(cmp.Compare(x.host, y.host), cmp.Compare(x.port, y.port)) })
 	c := claims{
 		hosts: hosts, cluster: b.class.Cluster,
-		holder: make(map[string]claim, 4*len(hosts)), // most have a host, two short names and an IP
+		holder: make(map[string]claim, 5*len(hosts)), // most have a host, its absolute form, two short names and an IP
 	}
-	c.holder["*"] = claim{-1, true} // catchAll's
+	c.holder["*"] = claim{-1, itself} // catchAll's
 	buffer := make([]string, 0, 32)
 	for i, h := range hosts {
 		buffer = h.domains(buffer[:0], h.service, b.suffix)
 		for _, d := range buffer {
-			c.add(int32(i), d, h.isHost(d))
+			c.add(int32(i), d, h.form(d))
 		}
 	}
 	for _, h := range hosts {

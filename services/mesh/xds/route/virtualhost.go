@@ -69,7 +69,7 @@ func (h virtualHost) Make(r *index.Reader) ([]piece.Piece, []problem.Diagnostic)
 // domains appends the domains, the host first.
 func (h *virtualHost) domains(all []string, s *index.Service, suffix string) []string {
 	if s == nil {
-		all = append(all, written(h.host))
+		all = appendAbsolute(append(all, written(h.host)), h.host)
 	} else {
 		all = appendDomains(all, s, suffix, h.own)
 	}
@@ -86,10 +86,19 @@ func (h *virtualHost) domains(all []string, s *index.Service, suffix string) []s
 	return all
 }
 
-// isHost reports whether a domain is the host itself, not another form of it.
-func (h *virtualHost) isHost(domain string) bool {
+// form returns how a domain names the virtual host.
+func (h *virtualHost) form(domain string) form {
 	rest, ok := strings.CutPrefix(domain, written(h.host))
-	return ok && (rest == "" || rest[0] == ':')
+	if port := strings.IndexByte(rest, ':'); port >= 0 {
+		rest = rest[:port]
+	}
+	switch {
+	case ok && rest == "":
+		return itself
+	case ok && rest == ".":
+		return absoluteForm
+	}
+	return otherForm
 }
 
 // settled returns the domains that the virtual host keeps.
@@ -116,11 +125,22 @@ func (h *virtualHost) settled(r *index.Reader, s *index.Service) ([]string, []pr
 		}
 		problems = []problem.Diagnostic{{
 			Severity: problem.Info, Code: "conflict", Key: key, Field: "spec.hosts",
-			Reason: fmt.Sprintf("on port %d %s means another host", h.port, strings.Join(lost, ", ")),
+			Reason: fmt.Sprintf("on port %d %s means another host", h.port, strings.Join(relative(lost), ", ")),
 			Advice: "call it by its full name", Effect: "requests to that name go to the other host",
 		}}
 	}
 	return domains, problems
+}
+
+// relative leaves out absolute forms if there are others.
+func relative(domains []string) []string {
+	short := slices.DeleteFunc(slices.Clone(domains), func(d string) bool {
+		return strings.HasSuffix(d, ".") || strings.Contains(d, ".:")
+	})
+	if len(short) == 0 {
+		return domains
+	}
+	return short
 }
 
 // translate returns the routes of the VirtualService; none if there is none.

@@ -1,0 +1,167 @@
+//go:build faults
+
+package faults
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"math"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"google.golang.org/protobuf/proto"
+
+	"meshlog.dev/events"
+	"meshlog.dev/proto/ident"
+	reportv1 "meshlog.dev/proto/meshlog/report/v1"
+	snapshotv1 "meshlog.dev/proto/meshlog/snapshot/v1"
+)
+
+// busAttack is one attack with a role's key: the subject, the reply and the bytes
+// are the attacker's choice.
+type busAttack struct {
+	what string
+	make func(a *attacker) *nats.Msg
+}
+
+// targets are subjects of other roles, and of the server.
+var targets = []string{
+	"meshlog.ver.mesh",
+	"meshlog.ev.mesh._builder.segment",
+	"meshlog.ev.mesh._builder.overlay",
+	"meshlog.ev.mesh._operator.overlay",
+	"meshlog.ev.mesh.file.default._ctl",
+	"meshlog.ev.mesh.file.default.VirtualService.demo",
+	"$KV.meshlog_lease.builder.mesh",
+	"meshlog.fleet.mesh.tick",
+	"meshlog.fleet.mesh.report.builder.builder-1",
+	"meshlog.fleet.mesh.report.frontend.frontend-1",
+	"meshlog.fleet.mesh.listing.file.default",
+	"_R_.forged.x",
+	"$JS.API.STREAM.DELETE.MESHLOG_VERSIONS",
+	"$JS.API.STREAM.DELETE.MESHLOG_EVENTS",
+	"$JS.API.STREAM.PURGE.MESHLOG_EVENTS",
+	"$JS.API.STREAM.UPDATE.MESHLOG_EVENTS",
+	"$JS.ACK.MESHLOG_EVENTS.c.1.1.1.1.0",
+	"$SYS.REQ.SERVER.PING",
+}
+
+func (a *attacker) target() string { return targets[a.dice.IntN(len(targets))] }
+
+// asks returns an attack that has the server answer to a target.
+func asks(requests ...nats.Msg) busAttack {
+	return busAttack{"a request with another role's subject as the reply", func(a *attacker) *nats.Msg {
+		r := requests[a.dice.IntN(len(requests))]
+		return &nats.Msg{Subject: r.Subject, Data: r.Data, Reply: a.target()}
+	}}
+}
+
+var publishes = busAttack{"a message to another role's subject", func(a *attacker) *nats.Msg {
+	return &nats.Msg{Subject: a.target(), Data: a.bytes(), Reply: a.target()}
+}}
+
+var frontendAttacks = []busAttack{
+	publishes,
+	asks(
+		nats.Msg{Subject: "$JS.API.STREAM.INFO.MESHLOG_VERSIONS"},
+		nats.Msg{Subject: "$JS.API.STREAM.MSG.GET.MESHLOG_VERSIONS", Data: []byte(`{"last_by_subj":"meshlog.ver.mesh"}`)},
+		nats.Msg{Subject: "$JS.API.DIRECT.GET.MESHLOG_VERSIONS", Data: []byte(`{"seq":1,"next_by_subj":"meshlog.ver.mesh","batch":10}`)},
+		nats.Msg{Subject: "$JS.API.DIRECT.GET.MESHLOG_VERSIONS.meshlog.ver.none"},
+	),
+	{"a report of a version of the far future", func(a *attacker) *nats.Msg {
+		future := &snapshotv1.Version{Epoch: math.MaxUint64 - a.dice.Uint64N(2), Seq: a.dice.Uint64()}
+		r := &reportv1.FrontendReport{
+			Frontend: "frontend-1", Build: "forged", Serving: future, BusConnected: true,
+			ChainMismatch: &reportv1.ChainMismatch{Own: future},
+		}
+		b, _ := proto.Marshal(r) // a valid message
+		return &nats.Msg{Subject: "meshlog.fleet.mesh.report.frontend." + a.word(), Data: b}
+	}},
+	{"a report of random bytes", func(a *attacker) *nats.Msg {
+		return &nats.Msg{Subject: "meshlog.fleet.mesh.report.frontend." + a.word(), Data: a.bytes()}
+	}},
+}
+
+// own is the shard of the attacker's key.
+var own = ident.Shard{Source: "file", Instance: "attacker"}
+
+var watcherAttacks = []busAttack{
+	publishes,
+	asks(
+		nats.Msg{Subject: "$JS.API.INFO"},
+		nats.Msg{Subject: "$JS.API.STREAM.INFO.MESHLOG_EVENTS"},
+		nats.Msg{Subject: "$JS.API.DIRECT.GET.MESHLOG_EVENTS.meshlog.ev.mesh.file.attacker.ServiceEntry.demo"},
+		nats.Msg{Subject: "meshlog.fleet.mesh.digests"},
+	),
+	{"a record that does not belong to its subject", func(a *attacker) *nats.Msg {
+		forged := []events.Body{
+			&events.Segment{Epoch: math.MaxUint64, Build: "forged"},
+			&events.Segment{Epoch: uint64(time.Now().Unix()) + 60, Build: "forged"},
+			&events.Begin{Shard: ident.Shard{Source: "file", Instance: "default"}, Session: a.word(), Holder: "forged"},
+			&events.Alive{Shard: ident.Shard{Source: "file", Instance: "default"}, Session: a.word()},
+			&events.Object{
+				Key: ident.Key{Source: "file", Instance: "default", Kind: "VirtualService", Namespace: "demo", Name: "shop"},
+				Op:  events.Delete, Session: a.word(), Pseq: 1, Low: 1,
+			},
+			&events.Overlay{ID: a.word(), Kind: ident.Rollback, Reason: "forged", Values: []ident.OverlayValue{{
+				Key: ident.Key{Source: "file", Instance: "default", Kind: "VirtualService", Namespace: "demo", Name: "shop"},
+			}}},
+		}
+		b, err := events.Encode(events.Event{ID: a.word(), Observed: time.Now(), Body: forged[a.dice.IntN(len(forged))]})
+		if err != nil {
+			b = a.bytes()
+		}
+		subject := events.ControlSubject(own)
+		if a.dice.IntN(2) == 0 {
+			subject = events.ObjectSubject(ident.Key{Source: own.Source, Instance: own.Instance, Kind: "ServiceEntry", Namespace: "demo"})
+		}
+		return &nats.Msg{Subject: subject.In("mesh"), Data: b, Header: a.header()}
+	}},
+	{"random bytes on its own subject", func(a *attacker) *nats.Msg {
+		return &nats.Msg{Subject: events.ControlSubject(own).In("mesh"), Data: a.bytes(), Header: a.header()}
+	}},
+	{"the answer of the server as a record", func(a *attacker) *nats.Msg {
+		return &nats.Msg{
+			Subject: "$JS.API.DIRECT.GET.MESHLOG_EVENTS.meshlog.ev.mesh.file.attacker.ServiceEntry.demo",
+			Reply:   events.ControlSubject(own).In("mesh"),
+		}
+	}},
+	{"a report in another shard's name", func(a *attacker) *nats.Msg {
+		return &nats.Msg{Subject: "meshlog.fleet.mesh.report.watcher.w.file.default", Data: a.bytes()}
+	}},
+}
+
+// header returns headers as publishers set them, or none.
+func (a *attacker) header() nats.Header {
+	if a.dice.IntN(2) == 0 {
+		return nil
+	}
+	return nats.Header{"Nats-Msg-Id": {a.word()}, "Nats-Expected-Stream": {"MESHLOG_EVENTS"}}
+}
+
+func (a *attacker) bytes() []byte {
+	b := make([]byte, a.dice.IntN(4096))
+	_, _ = rand.Read(b) // never fails
+	return b
+}
+
+// attackBus returns attacks with the key of a role. A connection that the server
+// ends is opened again.
+func (m *mesh) attackBus(t *testing.T, role string, attacks []busAttack) func(context.Context, *attacker) string {
+	t.Helper()
+	key, err := m.NATS.Key(role)
+	must(t, err)
+	conn, err := nats.Connect(m.NATS.URL(), key, nats.Name("attacker"), nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond),
+		nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {})) // permission violations
+	must(t, err)
+	t.Cleanup(conn.Close)
+	return func(_ context.Context, a *attacker) string {
+		attack := attacks[a.dice.IntN(len(attacks))]
+		if err := conn.PublishMsg(attack.make(a)); err != nil {
+			return fmt.Sprintf("%s (%v)", attack.what, err)
+		}
+		return attack.what
+	}
+}

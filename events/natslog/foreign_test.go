@@ -1,0 +1,176 @@
+package natslog_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"meshlog.dev/deploy/testkit/natstest"
+	"meshlog.dev/events"
+	"meshlog.dev/events/natslog"
+	"meshlog.dev/proto/ident"
+	"meshlog.dev/proto/jsapi"
+)
+
+// TestServerMade lets the server write to the log with each request that a client
+// may send, and the log's own subject as the reply (BUS-2): the answers keep their
+// positions and are refused, also a copy of a record with all its headers.
+func TestServerMade(t *testing.T) {
+	nc := natstest.Start(t).Connect(t)
+	o := natslog.StreamOptions{Options: natslog.Options{Domain: "d"}}
+	l := newLog(t, nc, o)
+	js := natstest.JetStream(t, nc)
+	if _, err := l.Append(t.Context(), []events.Event{begin(1)}, events.Fence{}); err != nil {
+		t.Fatal(err)
+	}
+	data, err := events.Encode(begin(2))
+	if err != nil {
+		t.Fatal(err)
+	}
+	subject := events.ControlSubject(shard).In("d")
+	// Without an id, for the server takes an answer with a known id for a retry.
+	if _, err := js.Publish(t.Context(), subject, data, jetstream.WithExpectStream(natslog.Stream)); err != nil {
+		t.Fatal(err)
+	}
+	requests := []struct {
+		to, body string
+		answers  uint64
+	}{
+		{jsapi.DirectGet + natslog.Stream, `{"seq":2}`, 1},
+		{jsapi.DirectGet + natslog.Stream, `{"seq":2,"next_by_subj":"` + subject + `","batch":1}`, 2},
+		{jsapi.DirectGet + natslog.Stream + "." + subject, ``, 1},
+		{jsapi.DirectGet + natslog.Stream, `{"seq":99}`, 1},
+		{jsapi.MessageGet + natslog.Stream, `{"seq":2}`, 1},
+		{jsapi.StreamInfo + natslog.Stream, ``, 1},
+		{jsapi.AccountInfo, ``, 1},
+	}
+	f, err := l.Follow(t.Context(), 2, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	last := uint64(2)
+	for _, r := range requests {
+		if err := nc.PublishRequest(r.to, subject, []byte(r.body)); err != nil {
+			t.Fatal(err)
+		}
+		for end := last + r.answers; last < end; {
+			records, err := f.Next(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, got := range records {
+				if last++; got.Seq != last || !errors.Is(got.Err, events.ErrRefused) || got.Event.Body != nil {
+					t.Errorf("%s %s: %+v", r.to, r.body, got)
+				}
+			}
+		}
+	}
+	newest, err := l.Last(t.Context(), events.ControlSubject(shard))
+	if err != nil || newest.Seq != last || !errors.Is(newest.Err, events.ErrRefused) {
+		t.Errorf("last: %+v, %v", newest, err)
+	}
+	// A client of one shard reads by Direct Get, whose answers have the headers that
+	// are refused in a stored message.
+	own := open(t, nc, natslog.Options{Domain: "d", Shard: &shard})
+	if got, err := own.Last(t.Context(), events.ControlSubject(shard)); err != nil || got.Seq != last || fmt.Sprint(got.Err) != fmt.Sprint(newest.Err) {
+		t.Errorf("last, by Direct Get: %+v, %v", got, err)
+	}
+	if _, err := l.Append(t.Context(), []events.Event{begin(3)}, events.Fence{Kind: events.FenceSubject, Subject: events.ControlSubject(shard), Seq: last}); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := own.Last(t.Context(), events.ControlSubject(shard)); err != nil || got.Seq != last+1 || got.Err != nil || got.Event.ID != begin(3).ID {
+		t.Errorf("last, by Direct Get: %+v, %v", got, err)
+	}
+}
+
+// TestForgedHeaders reads a record whose writer gave it headers of the server.
+func TestForgedHeaders(t *testing.T) {
+	nc := natstest.Start(t).Connect(t)
+	newLog(t, nc, natslog.StreamOptions{Options: natslog.Options{Domain: "d"}})
+	own := open(t, nc, natslog.Options{Domain: "d", Shard: &shard})
+	data, err := events.Encode(begin(1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = natstest.JetStream(t, nc).PublishMsg(t.Context(), &nats.Msg{
+		Subject: events.ControlSubject(shard).In("d"), Data: data,
+		Header: nats.Header{
+			jetstream.ExpectedStreamHeader: {natslog.Stream}, jetstream.SequenceHeader: {"77"},
+			jetstream.TimeStampHeaer: {"2020-01-02T03:04:05Z"}, jetstream.SubjectHeader: {"x"}, "Status": {"404"},
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := own.Last(t.Context(), events.ControlSubject(shard))
+	if err != nil || got.Seq != 1 || got.Err != nil || time.Since(got.Time) > time.Hour {
+		t.Errorf("%+v, %v", got, err)
+	}
+}
+
+// TestRestoreKeepsVerdicts restores records that the archived log refused. They stay
+// refused, also an epoch that the new times would allow, and keep the reason
+// (BUS-1, BUS-2).
+func TestRestoreKeepsVerdicts(t *testing.T) {
+	subject := events.ControlSubject(shard)
+	data := func(e events.Event) []byte {
+		b, err := events.Encode(e)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return b
+	}
+	now := uint64(time.Now().Unix())
+	records := []events.Raw{
+		{Subject: subject, Data: data(begin(1))},
+		{Subject: subject, Data: data(begin(2)), Refused: "a server made it,\nor not: \u00fc"},
+		{Subject: events.SegmentSubject, Data: data(events.Event{ID: "s", Body: &events.Segment{Epoch: now, Build: "b"}})},
+		{Subject: events.SegmentSubject, Data: data(begin(3))},
+		{Subject: events.SegmentSubject, Data: []byte("of a newer build")},
+	}
+	for i := range records {
+		records[i].Seq, records[i].Time = uint64(i+1), time.Unix(1, 0)
+	}
+	nc := natstest.Start(t).Connect(t)
+	o := natslog.StreamOptions{Options: natslog.Options{Domain: "d"}, MaxAge: time.Hour}
+	if err := natslog.Restore(t.Context(), nc, o, 1, sequence(records)); err != nil {
+		t.Fatal(err)
+	}
+	l := open(t, nc, o.Options)
+	var restored []events.Raw
+	for r, err := range l.Raw(t.Context(), 1, uint64(len(records))) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		restored = append(restored, r)
+		was, is := records[r.Seq-1].Record(), r.Record()
+		if (was.Err == nil) != (is.Err == nil) || errors.Is(was.Err, events.ErrRefused) != errors.Is(is.Err, events.ErrRefused) {
+			t.Errorf("record %d: was %v, is %v", r.Seq, was.Err, is.Err)
+		}
+	}
+	if restored[1].Refused != "a server made it,?or not: ?" {
+		t.Errorf("reason is %q", restored[1].Refused)
+	}
+	// A copy of the copy is the same.
+	again := slices.Clone(restored)
+	nc2 := natstest.Start(t).Connect(t)
+	if err := natslog.Restore(t.Context(), nc2, o, 1, sequence(again)); err != nil {
+		t.Fatal(err)
+	}
+	for r, err := range open(t, nc2, o.Options).Raw(t.Context(), 1, uint64(len(records))) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r.Refused != restored[r.Seq-1].Refused {
+			t.Errorf("record %d: refused %q, was %q", r.Seq, r.Refused, restored[r.Seq-1].Refused)
+		}
+	}
+}
+
+var shard = ident.Shard{Source: "s", Instance: "i"}

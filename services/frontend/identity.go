@@ -1,0 +1,64 @@
+package frontend
+
+import (
+	"fmt"
+	"strings"
+
+	"google.golang.org/grpc/credentials"
+
+	"meshlog.dev/services/mesh/proxy"
+)
+
+// identity is what a client's certificate proves. The zero identity: the client
+// has shown none.
+type identity struct {
+	// name is the certificate's first URI, or its subject if it has none.
+	name string
+	// workload is set if the URI has Istio's form,
+	// spiffe://TRUST-DOMAIN/ns/NAMESPACE/sa/SERVICE-ACCOUNT.
+	workload proxy.Identity
+}
+
+// identityOf reads the client's certificate. A SPIFFE identity beside other URIs
+// is an error: each reader could take another one for the identity.
+func identityOf(info credentials.AuthInfo) (identity, error) {
+	tlsInfo, ok := info.(credentials.TLSInfo)
+	if !ok || len(tlsInfo.State.PeerCertificates) == 0 {
+		return identity{}, nil
+	}
+	leaf := tlsInfo.State.PeerCertificates[0]
+	if len(leaf.URIs) == 0 {
+		return identity{name: leaf.Subject.String()}, nil
+	}
+	id := identity{name: leaf.URIs[0].String()}
+	for _, u := range leaf.URIs {
+		if u.Scheme != "spiffe" {
+			continue
+		}
+		if len(leaf.URIs) > 1 {
+			return identity{}, fmt.Errorf("the client's certificate has the identity %s and other URIs: issue one with that URI alone", u)
+		}
+		parts := strings.Split(u.Path, "/")
+		if len(parts) == 5 && parts[1] == "ns" && parts[3] == "sa" {
+			id.workload = proxy.Identity{Namespace: parts[2], ServiceAccount: parts[4]}
+		}
+	}
+	return id, nil
+}
+
+// check compares what a client says about itself with its identity, and records
+// the identity in p. An identity that names no namespace restricts nothing.
+func (id identity) check(p *proxy.Proxy) error {
+	w := id.workload
+	if w == (proxy.Identity{}) {
+		return nil
+	}
+	if p.Namespace != w.Namespace {
+		return fmt.Errorf("the node is in namespace %s, the client's certificate is for %s (%s): correct metadata NAMESPACE or the id in the node, or the certificate", p.Namespace, w.Namespace, id.name)
+	}
+	if sa := p.Text("SERVICE_ACCOUNT"); sa != "" && sa != w.ServiceAccount {
+		return fmt.Errorf("the node has service account %s, the client's certificate is for %s (%s): correct metadata SERVICE_ACCOUNT in the node, or the certificate", sa, w.ServiceAccount, id.name)
+	}
+	p.Identity = w
+	return nil
+}

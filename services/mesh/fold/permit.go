@@ -1,0 +1,144 @@
+package fold
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"meshlog.dev/proto/ident"
+	"meshlog.dev/services/mesh/permit"
+	"meshlog.dev/services/mesh/problem"
+	"meshlog.dev/services/mesh/world"
+)
+
+// forbidden reports whether the source of e may not publish the offered value.
+func (e *entry) forbidden() bool {
+	return slices.ContainsFunc(e.problems, func(d problem.Diagnostic) bool { return d.Code == permit.Code })
+}
+
+// forbids reports whether the source of k may not publish v, which may be nil.
+func (f *Fold) forbids(k ident.Key, v *value) bool {
+	if v == nil {
+		return false
+	}
+	m := v.Message
+	if m == nil {
+		m, _, _ = f.judge.Judge(k, v.Value)
+	}
+	return f.rules.Forbid(k, m) != nil
+}
+
+// policyRules returns the rules of the policy that a World of this state has.
+func (f *Fold) policyRules() *permit.Rules {
+	c := world.Change{Reset: true}
+	for _, sh := range f.shards {
+		k := ident.Key{Source: sh.name.Source, Instance: sh.name.Instance, Kind: permit.PolicyKind, Name: world.CountedName}
+		if e := sh.entries[k]; e != nil && e.good != nil {
+			c.Rows = append(c.Rows, e.change(e.goodSeq))
+		}
+	}
+	over := map[string]world.Overlay{}
+	for k, overlays := range f.over {
+		if k.Kind != permit.PolicyKind {
+			continue
+		}
+		for _, o := range overlays {
+			only, ok := over[o.ID]
+			if !ok {
+				only = o.Overlay
+			}
+			only.Values = append(only.Values, o.values[k])
+			over[o.ID] = only
+		}
+	}
+	for id, o := range over {
+		c.Rows = append(c.Rows, world.RowChange{Row: ident.OverlayRow(id), Value: world.MarshalOverlay(o)})
+	}
+	w, _, err := world.NewWorld().Apply(c)
+	if err != nil {
+		panic(fmt.Sprintf("a World cannot fail to read the rows of a fold: %v", err))
+	}
+	p := w.Policy()
+	return permit.New(p.SourceRules, p.DomainSuffix)
+}
+
+// noticePolicy notes that the value served for k changed: if it is a policy, it may
+// have other rules.
+func (s *step) noticePolicy(k ident.Key) { s.policy = s.policy || k.Kind == permit.PolicyKind }
+
+// enforce judges the shards again about which a new policy decides otherwise.
+func (s *step) enforce() {
+	was := s.rules
+	s.rules = s.policyRules()
+	moved := false
+	for _, sh := range s.inOrder() {
+		if was.SameFor(s.rules, sh.name) {
+			continue
+		}
+		moved = true
+		for _, e := range slices.SortedFunc(maps.Values(sh.entries), func(a, b *entry) int { return strings.Compare(a.row, b.row) }) {
+			s.permit(e)
+		}
+	}
+	if !moved {
+		return
+	}
+	for _, o := range s.forbiddenHolds() {
+		s.liftForbidden(o)
+		s.touch(o.ID)
+	}
+}
+
+// permit judges e again by the present rules.
+func (s *step) permit(e *entry) {
+	was := e.forbidden()
+	s.unsaved.entry(e)
+	if e.offered == nil {
+		return
+	}
+	switch good := s.assess(&s.state, e); {
+	case good:
+		s.setGood(e, e.offered, s.seq)
+	case e.forbidden(), s.forbids(e.key, e.good):
+		s.setGood(e, nil, s.seq)
+	}
+	if e.forbidden() != was {
+		s.problems = append(s.problems, e.diagnostics()...)
+	}
+}
+
+// forbiddenHolds returns the holds that keep an object in service which its
+// source may not publish, sorted by id. A rollback is the word of an operator and
+// outranks the rules.
+func (f *Fold) forbiddenHolds() []*overlay {
+	var all []*overlay
+	for _, id := range slices.Sorted(maps.Keys(f.overlays)) {
+		if o := f.overlays[id]; o.Kind == ident.Hold && len(f.forbiddenIn(o)) > 0 {
+			all = append(all, o)
+		}
+	}
+	return all
+}
+
+// forbiddenIn returns the keys of a hold whose values their sources may not
+// publish.
+func (f *Fold) forbiddenIn(o *overlay) []ident.Key {
+	var keys []ident.Key
+	for k, v := range o.values {
+		if v.Value != nil && f.forbids(k, newValue(k, *v.Value)) {
+			keys = append(keys, k)
+		}
+	}
+	return keys
+}
+
+// liftForbidden takes forbidden keys out of a hold.
+func (f *Fold) liftForbidden(o *overlay) {
+	for _, k := range f.forbiddenIn(o) {
+		f.lift(o, k)
+	}
+	if o.empty() {
+		delete(f.overlays, o.ID)
+	}
+}

@@ -1,0 +1,143 @@
+package trial_test
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"testing"
+
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"meshlog.dev/proto/ident"
+	"meshlog.dev/services/mesh/fold"
+	"meshlog.dev/services/mesh/index"
+	"meshlog.dev/services/mesh/kind"
+	"meshlog.dev/services/mesh/proxy"
+	"meshlog.dev/services/mesh/trial"
+	"meshlog.dev/services/mesh/world"
+	"meshlog.dev/services/mesh/xds"
+	"meshlog.dev/services/suite/envoytest"
+)
+
+// A real Envoy takes what is generated from every number and duration of the
+// base, at and beyond the limits of its type and of Envoy's API, that the judge
+// takes: Envoy has no limit that validation does not know.
+func TestEnvoyTakesWhatTheJudgeTakes(t *testing.T) {
+	b := newBase(t)
+	pc := index.NewPushContext(b.world)
+	catalog := xds.NewCatalog(pc)
+	for _, node := range []*proxy.Proxy{
+		{Type: proxy.Sidecar, Namespace: "default", Labels: map[string]string{"app": "a"}},
+		{Type: proxy.Router, Namespace: "default", Labels: map[string]string{"app": "edge"}},
+	} {
+		for _, ty := range []ident.ResourceType{ident.CDS, ident.LDS, ident.RDS} {
+			catalog.Set(index.Classify(pc, node), ty)
+		}
+	}
+	judge := fold.KindJudge{Trial: trial.Problems}
+	made := &collected{seen: map[[32]byte]bool{}}
+	for _, name := range []string{"VirtualService", "DestinationRule", "ServiceEntry", "MeshConfig", "Gateway"} {
+		kd, _ := kind.ByName(name)
+		for o := range b.world.Objects(name) {
+			mutants(o.Message, 0, withoutEffect(name), isNumber, func(_ string, m proto.Message) {
+				payload, err := kd.Encode(m)
+				if err != nil {
+					return
+				}
+				decoded, _, ok := judge.Judge(o.Key, ident.Value{Type: kd.TypeURL, Bytes: payload})
+				if !ok {
+					return
+				}
+				w, changed, err := b.world.Apply(world.Change{Rows: []world.RowChange{{Row: o.Key.Row(), Key: o.Key, Object: &world.Object{Key: o.Key, Message: decoded}}}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				made.left = 6
+				next, inputs := pc.Next(w, changed)
+				for _, c := range catalog.Update(next, inputs) {
+					for _, name := range c.Names {
+						made.add(t, c.Type, c.Set.Find(name))
+					}
+				}
+				catalog.Update(pc, inputs)
+			})
+		}
+	}
+	t.Logf("%d clusters, %d listeners, %d RouteConfigurations", len(made.Clusters), len(made.Listeners), len(made.Routes))
+	if len(made.Clusters) < 100 || len(made.Listeners) < 5 || len(made.Routes) < 100 {
+		t.Error("these are too few to prove anything")
+	}
+	envoytest.Validate(t, made.Config)
+}
+
+func isNumber(fd protoreflect.FieldDescriptor) bool {
+	switch fd.Kind() {
+	case protoreflect.StringKind, protoreflect.BytesKind, protoreflect.BoolKind, protoreflect.EnumKind:
+		return false
+	}
+	return fd.Message() == nil || fd.Message().FullName() == "google.protobuf.Duration"
+}
+
+// collected are distinct pieces of resources, under names of their own.
+type collected struct {
+	envoytest.Config
+	seen map[[32]byte]bool
+	left int // how many more one mutant adds: a setting of the mesh changes everything alike
+}
+
+func (c *collected) add(t *testing.T, ty ident.ResourceType, r *xds.Resource) {
+	if r == nil {
+		return
+	}
+	if ty == ident.LDS {
+		m := new(listenerv3.Listener)
+		if c.read(t, r.Value(), m) && len(m.GetFilterChains()) > 0 {
+			m.Name, m.Address = fmt.Sprint("listener ", len(c.Listeners)), envoytest.Loopback(uint32(2000+len(c.Listeners))) // no two may have one address
+			c.Listeners = append(c.Listeners, m)
+		}
+		return
+	}
+	for p := range r.Pieces.All() {
+		switch m := new(routev3.RouteConfiguration); {
+		case ty == ident.CDS:
+			cl := new(clusterv3.Cluster)
+			if err := proto.Unmarshal(p.Value, cl); err != nil {
+				t.Fatal(err)
+			}
+			cl.Name, cl.Metadata, cl.TransportSocket = "", nil, nil // this machine has no certificates
+			if cl.LoadAssignment != nil {
+				cl.LoadAssignment.ClusterName = "trial"
+			}
+			value, err := proto.MarshalOptions{Deterministic: true}.Marshal(cl)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if c.read(t, value, cl) {
+				cl.Name = fmt.Sprint("cluster ", len(c.Clusters))
+				c.Clusters = append(c.Clusters, cl)
+			}
+		case c.read(t, p.Value, m) && len(m.GetVirtualHosts()) > 0:
+			m.Name = fmt.Sprint("routes ", len(c.Routes))
+			m.ValidateClusters, m.MaxDirectResponseBodySizeBytes = wrapperspb.Bool(false), wrapperspb.UInt32(1<<20) // as the head of each does (VS-10)
+			c.Routes = append(c.Routes, m)
+		}
+	}
+}
+
+// read reads bytes into m and reports whether they are new.
+func (c *collected) read(t *testing.T, value []byte, m proto.Message) bool {
+	sum := sha256.Sum256(value)
+	if c.left == 0 || c.seen[sum] {
+		return false
+	}
+	c.seen[sum] = true
+	c.left--
+	if err := proto.Unmarshal(value, m); err != nil {
+		t.Fatal(err)
+	}
+	return true
+}

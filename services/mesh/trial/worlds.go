@@ -1,0 +1,117 @@
+package trial
+
+import (
+	"fmt"
+	"slices"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	mesh "istio.io/api/mesh/v1alpha1"
+	networking "istio.io/api/networking/v1alpha3"
+)
+
+// entry returns a ServiceEntry with ports of these protocols from 80 on, "" is
+// detected, and others for HTTP.
+func entry(host string, resolution networking.ServiceEntry_Resolution, protocols []string, others ...uint32) *networking.ServiceEntry {
+	se := &networking.ServiceEntry{Hosts: []string{host}, Addresses: []string{"240.0.0.1"}, Resolution: resolution}
+	for i, protocol := range protocols {
+		if n := uint32(80 + i); !slices.Contains(others, n) {
+			se.Ports = append(se.Ports, &networking.ServicePort{Number: n, Name: fmt.Sprint("p", n), Protocol: protocol})
+		}
+	}
+	for _, n := range others {
+		se.Ports = append(se.Ports, &networking.ServicePort{Number: n, Name: fmt.Sprint("p", n), Protocol: "HTTP"})
+	}
+	switch resolution {
+	case networking.ServiceEntry_STATIC:
+		se.Endpoints = []*networking.WorkloadEntry{{Address: "10.0.0.1"}}
+	case networking.ServiceEntry_DNS, networking.ServiceEntry_DNS_ROUND_ROBIN:
+		se.Endpoints = []*networking.WorkloadEntry{{Address: "trial.example.com"}}
+	}
+	return se
+}
+
+// worldOfRule returns a world in which a rule counts for services of each
+// resolution, with and without requests. A rule for some workloads is tried for
+// all. Subsets without a policy add nothing but a cluster for each port.
+func worldOfRule(dr *networking.DestinationRule) []object {
+	dr = shallow(dr)
+	dr.Host, dr.ExportTo, dr.WorkloadSelector = "*", nil, nil
+	dr.Subsets = slices.DeleteFunc(slices.Clone(dr.GetSubsets()), func(s *networking.Subset) bool { return s.GetTrafficPolicy() == nil })
+	var ports []uint32
+	for _, s := range append(slices.Clone(dr.GetSubsets()), &networking.Subset{TrafficPolicy: dr.GetTrafficPolicy()}) {
+		for _, p := range s.GetTrafficPolicy().GetPortLevelSettings() {
+			ports = append(ports, p.GetPort().GetNumber())
+		}
+	}
+	slices.Sort(ports)
+	ports = slices.Compact(ports)
+	return []object{
+		{"DestinationRule", "trial", dr},
+		{"ServiceEntry", "static", entry("static.example.com", networking.ServiceEntry_STATIC, []string{"HTTP", "TCP", ""}, ports...)},
+		{"ServiceEntry", "dns", entry("dns.example.com", networking.ServiceEntry_DNS, []string{"HTTP"})},
+		{"ServiceEntry", "none", entry("none.example.com", networking.ServiceEntry_NONE, []string{"TCP"})},
+	}
+}
+
+// hashes reports whether a policy of a rule hashes requests.
+func hashes(dr *networking.DestinationRule) bool {
+	does := func(t *networking.TrafficPolicy) bool {
+		return t.GetLoadBalancer().GetConsistentHash() != nil ||
+			slices.ContainsFunc(t.GetPortLevelSettings(), func(p *networking.TrafficPolicy_PortTrafficPolicy) bool {
+				return p.GetLoadBalancer().GetConsistentHash() != nil
+			})
+	}
+	return does(dr.GetTrafficPolicy()) || slices.ContainsFunc(dr.GetSubsets(), func(s *networking.Subset) bool { return does(s.GetTrafficPolicy()) })
+}
+
+// worldOfEntry returns a world with a ServiceEntry that every proxy sees. Where
+// endpoints come by EDS it has none: validation checks each field of those, and
+// they may be thousands.
+func worldOfEntry(se *networking.ServiceEntry) []object {
+	se = shallow(se)
+	se.ExportTo = nil
+	if r := se.GetResolution(); r == networking.ServiceEntry_STATIC || r == networking.ServiceEntry_NONE {
+		se.Endpoints = nil
+	}
+	return []object{{"ServiceEntry", "trial", se}}
+}
+
+// worldOfGateway returns a world with a Gateway that a VirtualService routes.
+func worldOfGateway(g *networking.Gateway) []object {
+	to := &networking.Destination{Host: "static.example.com", Port: &networking.PortSelector{Number: 80}}
+	return []object{
+		{"Gateway", "trial", g},
+		{"VirtualService", "trial", &networking.VirtualService{
+			Hosts: []string{"*"}, Gateways: []string{"trial"},
+			Http: []*networking.HTTPRoute{{Route: []*networking.HTTPRouteDestination{{Destination: to}}}},
+			Tcp:  []*networking.TCPRoute{{Route: []*networking.RouteDestination{{Destination: to}}}},
+		}},
+	}
+}
+
+// worldOfMesh returns a world in which every setting of a mesh counts for
+// something.
+func worldOfMesh(m *mesh.MeshConfig) []object {
+	g := &networking.Gateway{Servers: []*networking.Server{
+		{Port: &networking.Port{Number: 8080, Name: "http", Protocol: "HTTP"}, Hosts: []string{"*"}},
+		{Port: &networking.Port{Number: 8081, Name: "tcp", Protocol: "TCP"}, Hosts: []string{"*"}},
+	}}
+	m = shallow(m)
+	m.DefaultServiceExportTo, m.DefaultVirtualServiceExportTo, m.DefaultDestinationRuleExportTo = nil, nil, nil
+	rule := worldOfRule(&networking.DestinationRule{TrafficPolicy: &networking.TrafficPolicy{
+		Tls: &networking.ClientTLSSettings{Mode: networking.ClientTLSSettings_SIMPLE},
+	}})
+	rule[0].message.(*networking.DestinationRule).Host = "static.example.com" // the others have no TLS
+	return append(append(worldOfGateway(g), rule...), object{"MeshConfig", "default", m})
+}
+
+// shallow returns a copy of m that shares what m holds.
+func shallow[M proto.Message](m M) M {
+	to := m.ProtoReflect().New()
+	m.ProtoReflect().Range(func(fd protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+		to.Set(fd, v)
+		return true
+	})
+	return to.Interface().(M)
+}

@@ -1,0 +1,157 @@
+package row_test
+
+import (
+	"strings"
+	"testing"
+
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	rbacconfigv3 "github.com/envoyproxy/go-control-plane/envoy/config/rbac/v3"
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	faultv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/fault/v3"
+	rbacv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/rbac/v3"
+	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"meshlog.dev/proto/ident"
+	"meshlog.dev/services/mesh/xds/piece"
+	"meshlog.dev/services/mesh/xds/row"
+)
+
+func encode(t *testing.T, m proto.Message) []byte {
+	t.Helper()
+	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func routes(hosts ...*routev3.VirtualHost) *routev3.RouteConfiguration {
+	return &routev3.RouteConfiguration{Name: "r", VirtualHosts: hosts}
+}
+
+func virtualHost(name string, settings map[string]*anypb.Any) *routev3.VirtualHost {
+	return &routev3.VirtualHost{Name: name, Domains: []string{name}, Routes: []*routev3.Route{{
+		Match:  &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Prefix{Prefix: "/"}},
+		Action: &routev3.Route_DirectResponse{DirectResponse: &routev3.DirectResponseAction{Status: 200}}, TypedPerFilterConfig: settings,
+	}}}
+}
+
+func denying(user string) map[string]*anypb.Any {
+	return map[string]*anypb.Any{"rbac": piece.Any(&rbacv3.RBACPerRoute{Rbac: &rbacv3.RBAC{Rules: &rbacconfigv3.RBAC{
+		Policies: map[string]*rbacconfigv3.Policy{user: {}},
+	}}})}
+}
+
+func faulty() map[string]*anypb.Any {
+	return map[string]*anypb.Any{"fault": piece.Any(&faultv3.HTTPFault{UpstreamCluster: "x"})}
+}
+
+// A virtual host with security settings that the last good one lacks answers 503
+// instead of falling back to what is more open (section 5, item 1).
+func TestSecurityNeverFallsBack(t *testing.T) {
+	for _, c := range []struct {
+		name      string
+		good, bad *routev3.VirtualHost
+		closed    bool
+	}{
+		{"nothing is protected", virtualHost("a", nil), virtualHost("a", faulty()), false},
+		{"a rule is new", virtualHost("a", nil), virtualHost("a", denying("u")), true},
+		{"another rule", virtualHost("a", denying("u")), virtualHost("a", denying("v")), true},
+		{"the same rule", virtualHost("a", denying("u")), virtualHost("a", denying("u")), false},
+		{"the rule is gone", virtualHost("a", denying("u")), virtualHost("a", nil), false},
+		{"TLS is required now", virtualHost("a", nil), &routev3.VirtualHost{Name: "a", Domains: []string{"a"}, RequireTls: routev3.VirtualHost_ALL}, true},
+	} {
+		c.bad.IncludeRequestAttemptCount = true // so that the pieces differ
+		rejection := row.Case{Type: ident.RDS, Name: "r", Made: encode(t, routes(c.bad)), Good: encode(t, routes(c.good))}
+		held := rejection.Blame()
+		if len(held) != 1 || held[0].Closed != c.closed {
+			t.Errorf("%s: held back is %+v, want closed: %t", c.name, held, c.closed)
+		}
+		if whole := row.Whole(ident.RDS, encode(t, routes(c.bad)), encode(t, routes(c.good))); whole.Closed != c.closed {
+			t.Errorf("%s: the whole resource is closed: %t", c.name, whole.Closed)
+		}
+	}
+	socket := &corev3.TransportSocket{Name: "tls", ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: piece.Any(&tlsv3.UpstreamTlsContext{Sni: "a"})}}
+	plain, secure := encode(t, &clusterv3.Cluster{Name: "c"}), encode(t, &clusterv3.Cluster{Name: "c", TransportSocket: socket})
+	if w := row.Whole(ident.CDS, secure, plain); w.Value != nil {
+		t.Error("a cluster with TLS that is rejected falls back to plaintext")
+	}
+	if w := row.Whole(ident.CDS, plain, secure); string(w.Value) != string(secure) {
+		t.Error("a cluster without TLS does not get its last good content")
+	}
+}
+
+func listener(chains ...*listenerv3.FilterChain) *listenerv3.Listener {
+	return &listenerv3.Listener{
+		Name: "l", BindToPort: wrapperspb.Bool(false), FilterChains: chains,
+		Address: &corev3.Address{Address: &corev3.Address_SocketAddress{SocketAddress: &corev3.SocketAddress{
+			Address: "10.0.0.1", PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: 443},
+		}}},
+	}
+}
+
+func chain(name, server string, tls bool) *listenerv3.FilterChain {
+	c := &listenerv3.FilterChain{Name: name, FilterChainMatch: &listenerv3.FilterChainMatch{ServerNames: []string{server}}}
+	if tls {
+		c.TransportSocket = &corev3.TransportSocket{Name: "tls", ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: piece.Any(&tlsv3.DownstreamTlsContext{})}}
+	}
+	return c
+}
+
+// A rejected filter chain keeps its match: with its last good content, or closed.
+func TestFilterChains(t *testing.T) {
+	for _, c := range []struct {
+		name      string
+		good, bad *listenerv3.FilterChain
+		closed    bool
+	}{
+		{"it changed", chain("one", "a", false), chain("two", "a", false), false},
+		{"it has another match", chain("one", "a", false), chain("two", "b", false), true},
+		{"it has TLS now", chain("one", "a", false), chain("two", "a", true), true},
+	} {
+		other := chain("other", "z", true)
+		made := encode(t, listener(c.bad, other))
+		rejection := row.Case{Type: ident.LDS, Name: "l", Made: made, Good: encode(t, listener(c.good, other)), Message: "error adding listener 'l': it is bad"}
+		held := rejection.Blame()
+		if len(held) != 1 || held[0].Closed != c.closed || held[0].Name != "filter chain two" {
+			t.Fatalf("%s: held back is %+v", c.name, held)
+		}
+		value, replaced := row.Replace(ident.LDS, made, func(s row.Sum) ([]byte, bool) { return held[0].Value, s == held[0].Sum })
+		is := new(listenerv3.Listener)
+		if err := proto.Unmarshal(value, is); err != nil || !replaced {
+			t.Fatalf("%s: %v", c.name, err)
+		}
+		if n := len(is.GetFilterChains()); n != 2 || !proto.Equal(is.GetFilterChains()[0].GetFilterChainMatch(), c.bad.GetFilterChainMatch()) || !proto.Equal(is.GetFilterChains()[1], other) {
+			t.Errorf("%s: served is %v", c.name, is)
+		}
+		// If even that is rejected, the whole listener is held back.
+		rejection.With = map[row.Sum]row.StandIn{held[0].Sum: held[0].StandIn}
+		rejection.Good = nil
+		if again := rejection.Blame(); c.closed && len(again) != 1 || !c.closed && len(again) == 0 {
+			t.Errorf("%s: held back is %+v after another rejection", c.name, again)
+		}
+	}
+	closed := row.Whole(ident.LDS, encode(t, listener(chain("one", "a", true))), nil)
+	is := new(listenerv3.Listener)
+	if err := proto.Unmarshal(closed.Value, is); err != nil || !closed.Closed || is.GetDefaultFilterChain() == nil || len(is.GetFilterChains()) > 0 || is.GetBindToPort().GetValue() {
+		t.Errorf("a listener that never was good is %v (%v)", is, err)
+	}
+}
+
+// Bytes that are no message, and resources without pieces, are left alone.
+func TestReplaceNothing(t *testing.T) {
+	always := func(row.Sum) ([]byte, bool) { return []byte("x"), true }
+	for _, value := range []string{"", "\xff\xff", "\x0a\x01r", strings.Repeat("\x0a", 3)} {
+		if got, replaced := row.Replace(ident.RDS, []byte(value), always); replaced || string(got) != value {
+			t.Errorf("%q becomes %q", value, got)
+		}
+	}
+	if _, replaced := row.Replace(ident.CDS, []byte("\x12\x01r"), always); replaced {
+		t.Error("a piece of a cluster is replaced")
+	}
+}
