@@ -4,7 +4,6 @@ import (
 	"errors"
 	"io"
 	"math/rand/v2"
-	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -163,10 +162,6 @@ func (c *conn) enter(r *request) (err error) {
 		return status.Error(codes.InvalidArgument, err.Error())
 	}
 	c.proxy.Delta = c.mode.delta
-	c.place = place{identity: c.id.name}
-	if _, err := netip.ParseAddrPort(c.address); err == nil { // a network connection
-		c.place.address = c.share.address.name
-	}
 	if err := c.id.check(c.proxy); err != nil {
 		c.server.identityMismatch(c.proxy.ID, c.address, err)
 		return status.Error(codes.PermissionDenied, err.Error())

@@ -264,7 +264,8 @@ func (s *Server) begin(c *conn) error {
 		s.identityMismatch("", c.address, err)
 		return status.Error(codes.PermissionDenied, err.Error())
 	}
-	if c.share, err = s.peers.enter(addressOf(from.Addr), c.id.name); err != nil {
+	c.place = place{identity: c.id.name, address: addressOf(from.Addr)}
+	if c.share, err = s.peers.enter(c.place); err != nil {
 		return err
 	}
 	s.mu.Lock()

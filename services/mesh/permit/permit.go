@@ -14,6 +14,7 @@ import (
 	"meshlog.dev/proto/ident"
 	configv1 "meshlog.dev/proto/meshlog/config/v1"
 	registryv1 "meshlog.dev/proto/meshlog/registry/v1"
+	"meshlog.dev/services/mesh/hostname"
 	"meshlog.dev/services/mesh/problem"
 )
 
@@ -136,18 +137,12 @@ type host struct{ field, name string }
 // hosts returns the hosts that an object claims, in full.
 func (r *Rules) hosts(k ident.Key, m proto.Message) (all []host) {
 	add := func(field, name string) { all = append(all, host{field, strings.ToLower(name)}) }
-	full := func(name string) string {
-		if name == "" || name == "*" || strings.ContainsAny(name, ".:") {
-			return name
-		}
-		return name + "." + k.Namespace + ".svc." + r.domain
-	}
 	switch m := m.(type) {
 	case *networking.DestinationRule:
-		add("spec.host", full(m.GetHost()))
+		add("spec.host", hostname.Full(m.GetHost(), k.Namespace, r.domain))
 	case *networking.VirtualService:
 		for i, h := range m.GetHosts() {
-			add(fmt.Sprintf("spec.hosts[%d]", i), full(h))
+			add(fmt.Sprintf("spec.hosts[%d]", i), hostname.Full(h, k.Namespace, r.domain))
 		}
 	case *networking.ServiceEntry:
 		for i, h := range m.GetHosts() {
@@ -163,15 +158,7 @@ func (r *Rules) hosts(k ident.Key, m proto.Message) (all []host) {
 			}
 		}
 	case *registryv1.Service:
-		domain := m.GetDomainSuffix()
-		if domain == "" {
-			domain = r.domain
-		}
-		name := m.GetHostname()
-		if name == "" {
-			name = k.Name + "." + k.Namespace + ".svc." + domain
-		}
-		add("", name)
+		add("", hostname.OfService(k, m, r.domain))
 	}
 	return all
 }
