@@ -58,7 +58,12 @@ func makePart(pc *index.PushContext, k partKey) (out output) {
 	}()
 	pieces, problems := k.part.Make(r)
 	out = output{inputs: r.Inputs(), problems: problems, pieces: make([]made, 0, len(pieces))}
+	// All expressions of routes are written in VirtualServices.
+	stock := pc.HasLargeRegexes() && !k.large && k.client != index.ClientGRPC
 	for _, one := range pieces {
+		if routes, ok := one.Message.(*routev3.RouteConfiguration); ok && stock {
+			withoutLargeRegexes(routes)
+		}
 		e, ds := encode(k, one, out.inputs)
 		out.problems = append(out.problems, ds...)
 		if e != nil {
@@ -141,9 +146,6 @@ func asIs(t ident.ResourceType, value []byte) *Encoded {
 func encode(k partKey, p piece.Piece, inputs []index.Input) (*Encoded, []problem.Diagnostic) {
 	if p.Message == nil {
 		return asIs(k.t, p.Value), nil
-	}
-	if routes, ok := p.Message.(*routev3.RouteConfiguration); ok && !k.large && k.client != index.ClientGRPC {
-		withoutLargeRegexes(routes)
 	}
 	value, err := proto.MarshalOptions{Deterministic: true}.Marshal(p.Message)
 	if err != nil {
