@@ -3,6 +3,7 @@ package act
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -51,14 +52,23 @@ production use certificates of your own authority.`,
 	watchers := f.StringArray("watcher", nil, "`SOURCE/INSTANCE` of a watcher; once for each. SOURCE/* is for one that watches all: watcher-kube with --remote-clusters")
 	domain := f.String("domain", process.DefaultDomain, "`name` of the mesh")
 	names := f.StringSlice("tls", nil, "also write certificates, for servers with these `names` and IP addresses")
+	policy := f.String("policy", "", "`file` with the MeshPolicy of the mesh: narrow what watchers may publish by its source rules")
 	routes := f.StringSlice("routes", nil, "also write the secrets of a cluster of servers with these `names`, or NAME:PORT if the port of routes is not 6222")
 	return command.Local(cmd, func(_ context.Context, e *command.Env, args []string) error {
 		roles, err := busRoles(*watchers)
 		if err != nil {
 			return err
 		}
-		files, err := busauth.WriteUsers(args[0], *domain, roles)
-		if err != nil {
+		users := busauth.Users{Domain: *domain, Roles: roles}
+		var v busAuthView
+		if *policy != "" {
+			p, err := readPolicy(*policy)
+			if err != nil {
+				return fmt.Errorf("--policy: %w", err)
+			}
+			users.Limits, v.FoldOnly = limits(p, roles)
+		}
+		if v.Files, v.Permissions, err = users.Write(args[0]); err != nil {
 			return err
 		}
 		if len(*routes) > 0 {
@@ -66,16 +76,16 @@ production use certificates of your own authority.`,
 			if err != nil {
 				return err
 			}
-			files = append(files, secrets...)
+			v.Files = append(v.Files, secrets...)
 		}
 		if len(*names) > 0 {
 			certs, err := busauth.WriteCertificates(args[0], *names, time.Now())
 			if err != nil {
 				return err
 			}
-			files = append(files, certs...)
+			v.Files = append(v.Files, certs...)
 		}
-		e.Print(files, func() { showFiles(files, e.Output) })
+		e.Print(v, func() { v.show(e.Output) })
 		return nil
 	})
 }
@@ -92,6 +102,19 @@ func busRoles(watchers []string) ([]bus.Role, error) {
 		roles = append(roles, r)
 	}
 	return roles, errors.Join(errs...)
+}
+
+// busAuthView is the result of bus-auth.
+type busAuthView struct {
+	Files []busauth.File `json:"files"`
+	// Permissions of the watchers that source rules limit now, or did before.
+	Permissions []busauth.Permission `json:"permissions,omitempty"`
+	FoldOnly    []foldOnly           `json:"foldOnly,omitempty"`
+}
+
+func (v *busAuthView) show(out *command.Output) {
+	showFiles(v.Files, out)
+	showLimits(v, out)
 }
 
 func showFiles(files []busauth.File, out *command.Output) {
