@@ -129,7 +129,7 @@ func (u Users) compare(all []*account, old string) []Permission {
 func changes(watcher string, deny bool, was, now []string) []Permission {
 	var ps []Permission
 	for _, s := range sorted(slices.Concat(was, now)) {
-		state := stateKept
+		state := StateKept
 		switch {
 		case !slices.Contains(was, s):
 			state = stateNew

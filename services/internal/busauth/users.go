@@ -29,7 +29,10 @@ type File struct {
 	State string `json:"state"` // new, changed, extended, replaced, kept, unused
 }
 
-// States of files.
+// StateKept is the state of a file or permission that stayed as it was.
+const StateKept = "kept"
+
+// Other states of files.
 const (
 	stateNew     = "new"
 	stateChanged = "changed"
@@ -38,7 +41,6 @@ const (
 	stateExtended = "extended"
 	// The file of an older build, with one account for all: the streams must move.
 	stateReplaced = "replaced"
-	stateKept     = "kept"
 	stateUnused   = "unused" // the key of a former user
 )
 
@@ -132,7 +134,7 @@ func Accounts(domain string, roles ...bus.Role) func(dir string) error {
 
 // ensureKey returns the public key of the key in a file. It makes a missing file.
 func ensureKey(path string) (user, state string, err error) {
-	state = stateKept
+	state = StateKept
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
 		state = stateNew
 		if err := newKey(path); err != nil {
@@ -276,7 +278,7 @@ func writeConfig(path string, content []byte, mode fs.FileMode) (state string, e
 	case err != nil:
 		return "", err
 	case bytes.Equal(old, content):
-		return stateKept, nil
+		return StateKept, nil
 	case !untouched(string(old)):
 		return "", fmt.Errorf("%s: was not written by this command, or was changed since; move the file away to get a new one", path)
 	}

@@ -1,4 +1,5 @@
-// Package permit decides which source may publish which objects (ACL-1, ACL-2).
+// Package permit decides which source may publish which objects (ACL-1, ACL-2), and
+// bounds what permissions on the bus can say of that (ACL-3).
 //
 // It is pure.
 package permit

@@ -85,6 +85,7 @@ type name struct {
 	other bool
 }
 
+// String returns the name as it is in a Names.
 func (n name) String() string {
 	if n.other {
 		return Any
@@ -103,7 +104,7 @@ const (
 
 func (n name) matches(glob string) verdict {
 	switch {
-	case strings.Trim(glob, "*") == "" && glob != "":
+	case whole(glob):
 		return yes
 	case !n.other && Match(glob, n.text):
 		return yes

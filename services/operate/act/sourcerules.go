@@ -124,28 +124,41 @@ func unlessAny(name string) *string {
 	return &name
 }
 
-// showLimits prints the permissions of limited watchers, what the bus does not enforce,
-// and what to do in which order.
+// showLimits prints the permissions of watchers, what the bus does not enforce, and in
+// which order a policy and its permissions change.
 func showLimits(v *busAuthView, out *command.Output) {
-	if len(v.Permissions) > 0 {
-		out.Line("")
-		t := command.Rows{Head: []string{"WATCHER", "MAY", "PUBLISH TO", "STATE"}}
-		for _, p := range v.Permissions {
-			may := "yes"
-			if p.Deny {
-				may = "no"
-			}
-			t.Add(p.Watcher, may, p.Subject, p.State)
+	t := command.Rows{Head: []string{"WATCHER", "MAY", "PUBLISH TO", "STATE"}}
+	changed := false
+	for _, p := range v.Permissions {
+		may := "yes"
+		if p.Deny {
+			may = "no"
 		}
+		t.Add(p.Watcher, may, p.Subject, p.State)
+		changed = changed || p.State != busauth.StateKept
+	}
+	if t.Len() > 0 {
+		out.Line("")
 		out.Rows(&t)
 	}
-	if len(v.FoldOnly) > 0 {
+	t = command.Rows{Head: []string{"RULE", "WATCHERS", "BECAUSE"}}
+	for _, f := range v.FoldOnly {
+		t.Add(f.Field, strings.Join(f.Watchers, ", "), f.Reason)
+	}
+	if t.Len() > 0 {
 		out.Line("")
 		out.Line("Only the fold enforces:")
-		t := command.Rows{Head: []string{"RULE", "WATCHERS", "BECAUSE"}}
-		for _, f := range v.FoldOnly {
-			t.Add(f.Field, strings.Join(f.Watchers, ", "), f.Reason)
-		}
 		out.Rows(&t)
 	}
+	if !changed {
+		return
+	}
+	out.Line("")
+	if !v.limited {
+		out.Line("Without --policy, these watchers may publish all objects of their shards again.")
+		return
+	}
+	out.Line("If a watcher may publish more now, have the servers load it before you publish the policy. If it")
+	out.Line("may publish less, publish the policy first, and wait until `meshlog diagnostics` shows no object of")
+	out.Line("the watcher as forbidden: with one that the bus refuses, all its changes wait.")
 }

@@ -15,6 +15,7 @@ import (
 	"meshlog.dev/services/internal/bus"
 	"meshlog.dev/services/mesh/permit"
 	"meshlog.dev/services/operate/operatetest"
+	"meshlog.dev/store/natsfeed"
 )
 
 // runBusAuth runs bus-auth on a directory, and returns what it prints with DIR for the
@@ -30,7 +31,7 @@ func runBusAuth(t *testing.T, dir string, args ...string) (string, error) {
 	return strings.ReplaceAll(out.String(), dir, "DIR"), err
 }
 
-func write(t *testing.T, text string) string {
+func writePolicy(t *testing.T, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "policy.yaml")
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
@@ -76,7 +77,7 @@ func TestBusAuthPolicy(t *testing.T) {
 	}
 	watchers := []string{"--watcher", "consul/dc1", "--watcher", "file/default", "--watcher", "kubernetes/*"}
 	with := func(text string, more ...string) []string {
-		return append(slices.Concat(watchers, []string{"--policy", write(t, text)}), more...)
+		return append(slices.Concat(watchers, []string{"--policy", writePolicy(t, text)}), more...)
 	}
 	run("bus-auth-policy", with(policy)...)
 	run("bus-auth-policy-changed", with(strings.Replace(policy, "[shop, pay.eu]", "[shop, open]", 1))...)
@@ -98,7 +99,7 @@ func TestBusAuthRefusesAPolicy(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := filepath.Join(t.TempDir(), "auth")
-			_, err := runBusAuth(t, dir, "--watcher", "file/default", "--policy", write(t, test.text))
+			_, err := runBusAuth(t, dir, "--watcher", "file/default", "--policy", writePolicy(t, test.text))
 			if err == nil || !strings.Contains(err.Error(), test.want) {
 				t.Errorf("got %v, want %q", err, test.want)
 			}
@@ -175,4 +176,48 @@ func matches(wide, subject string) bool {
 		}
 	}
 	return len(w) == len(s)
+}
+
+// ACL-3: a running watcher obeys the permissions of a policy once the servers have loaded
+// them: its changes arrive, and an object that the bus refuses is named and holds its later
+// changes up, until the bus allows the object. What is served stays.
+func TestBusAuthPolicyOfARunningWatcher(t *testing.T) {
+	t.Parallel()
+	shard := ident.Shard{Source: "file", Instance: "default"}
+	m := startMesh(t, 64, shard, bus.Builder(), bus.Operator(), bus.Watcher(shard))
+	m.events.Wait(t, "published", "version")
+	operator, err := bus.Connect(m.options(bus.Operator()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer operator.Close()
+	chain, err := natsfeed.Open(t.Context(), operator, natsfeed.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.served(chain, "10.0.0.1")
+	load := func(kinds string) {
+		t.Helper()
+		rule := "apiVersion: meshlog.dev/v1\nkind: MeshPolicy\nmetadata: {name: default}\nspec: {sourceRules: [{source: file, kinds: [" + kinds + "]}]}\n"
+		if _, err := runBusAuth(t, m.dir, "--watcher", shard.String(), "--policy", writePolicy(t, rule)); err != nil {
+			t.Fatal(err)
+		}
+		if err := m.server.Reload(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	load("ServiceEntry")
+	m.offer("10.0.0.2")
+	m.served(chain, "10.0.0.2")
+
+	const gateway = "apiVersion: networking.istio.io/v1\nkind: Gateway\nmetadata: {name: edge, namespace: prod}\n" +
+		"spec: {selector: {app: edge}, servers: [{port: {number: 80, name: http, protocol: HTTP}, hosts: [\"*\"]}]}\n"
+	operatetest.WriteFiles(t, m.config, map[string]string{"gateway.yaml": gateway})
+	if refusal := m.events.Wait(t, "cannot append; trying again", "error"); !strings.Contains(refusal, "may not publish to meshlog.ev.mesh.file.default.Gateway.prod") {
+		t.Errorf("the watcher waits because of %q, want the subject of the Gateway", refusal)
+	}
+	m.offer("10.0.0.3")
+	m.served(chain, "10.0.0.2")
+	load("ServiceEntry, Gateway")
+	m.served(chain, "10.0.0.3")
 }
