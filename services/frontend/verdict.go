@@ -143,29 +143,22 @@ func (t *tally) explain() {
 	v := t.verdict
 	slices.SortFunc(t.rejectors, func(a, b rejector) int { return strings.Compare(a.proxy.ID, b.proxy.ID) })
 	v.Rejectors = t.rejectorsOf()
-	first := t.rejectors[0]
-	v.Message = strings.ToValidUTF8(first.Message[:min(len(first.Message), maxReason)], "")
-	v.Class = first.class.Only(t.t).Released([ident.ResourceTypes]string{}).Encode()
-	if good, world := t.good(); good != nil {
-		v.GoodSum, v.Good = good.Sum[:], store.VersionProto(world)
+	v.Message = strings.ToValidUTF8(t.rejectors[0].Message[:min(len(t.rejectors[0].Message), maxReason)], "")
+	r := t.newest()
+	v.Class = r.class.Only(t.t).Released([ident.ResourceTypes]string{}).Encode()
+	if r.Good != nil {
+		v.GoodSum, v.Good = r.Good.Sum[:], store.VersionProto(r.World)
 	}
 }
 
-// good returns the resource that the rejecting proxies have instead, and the
-// newest version that one of them has applied in full; nil: they have none, or
-// different ones.
-func (t *tally) good() (good *xds.Resource, world ident.Position) {
+// newest returns the rejector that has the newest good content instead; any if
+// none has one. Proxies that get changes at different times may have different ones.
+func (t *tally) newest() rejector {
+	newest := t.rejectors[0]
 	for _, r := range t.rejectors {
-		switch {
-		case r.Good == nil:
-		case good != nil && !good.Same(r.Good):
-			return nil, ident.Position{}
-		default:
-			good = r.Good
-			if world.Less(r.World) {
-				world = r.World
-			}
+		if r.Good != nil && (newest.Good == nil || newest.World.Less(r.World)) {
+			newest = r
 		}
 	}
-	return good, world
+	return newest
 }

@@ -172,6 +172,30 @@ func TestQuarantineServesLastGood(t *testing.T) {
 	}
 }
 
+// Proxies that get changes at different times have different contents before. The
+// newest one counts: with none, every piece would be to blame.
+func TestQuarantineServesNewestGood(t *testing.T) {
+	older := verdict(0, 0, "p1")
+	older.GoodSum, older.Good = []byte(strings.Repeat("o", 16)), store.VersionProto(ident.Position{Epoch: then.Epoch, Seq: then.Seq - 1})
+	older.Class = nil
+	fresh := verdict(0, 0, "p3")
+	fresh.GoodSum, fresh.Good = nil, nil
+	for _, frontends := range [][]*reportv1.Verdict{{older, verdict(0, 0, "p2"), fresh}, {verdict(0, 0, "p2"), fresh, older}} {
+		j, f := jury.New(fixed{cluster("before")}, start.Add(-time.Minute), slog.New(slog.DiscardHandler)), fold.New("one", fold.KindJudge{})
+		for i, v := range frontends {
+			j.Hear(start, &reportv1.FrontendReport{Frontend: fmt.Sprint("f", i), Verdicts: []*reportv1.Verdict{v}})
+		}
+		j.Suspect(start, f)
+		proposed, err := j.Propose(start, f, worlds)
+		if err != nil || len(proposed) != 1 {
+			t.Fatalf("proposed %v, %v", proposed, err)
+		}
+		if v := proposed[0].Values[0].Value; v == nil || string(v.Bytes) != string(cluster("before")) {
+			t.Errorf("served instead: %v", v)
+		}
+	}
+}
+
 // anything is a judge that accepts every value.
 type anything struct{}
 

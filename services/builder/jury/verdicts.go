@@ -1,7 +1,6 @@
 package jury
 
 import (
-	"bytes"
 	"cmp"
 	"maps"
 	"slices"
@@ -107,13 +106,12 @@ type evidence struct {
 	all       bool // every frontend has reported about it
 	message   string
 	class     []byte
-	goodSum   []byte // the content that the proxies have instead; nil if they differ
+	goodSum   []byte // the newest content that proxies have instead, or nil
 	good      ident.Position
 }
 
 func (j *Jury) evidence(x ident.Rejected) evidence {
 	e := evidence{all: true}
-	disagree := false
 	for _, id := range slices.Sorted(maps.Keys(j.frontends)) {
 		v := j.frontends[id].verdicts[x]
 		if v == nil {
@@ -128,17 +126,9 @@ func (j *Jury) evidence(x ident.Rejected) evidence {
 		if e.class == nil && v.GetRejected() > 0 {
 			e.class, e.message = v.GetClass(), v.GetMessage()
 		}
-		if len(v.GetGoodSum()) == 0 {
-			continue
+		if good := store.VersionOf(v.GetGood()); len(v.GetGoodSum()) > 0 && e.good.Less(good) {
+			e.goodSum, e.good, e.class = v.GetGoodSum(), good, v.GetClass() // that class had it
 		}
-		disagree = disagree || e.goodSum != nil && !bytes.Equal(e.goodSum, v.GetGoodSum())
-		e.goodSum = v.GetGoodSum()
-		if good := store.VersionOf(v.GetGood()); e.good.Less(good) {
-			e.good = good
-		}
-	}
-	if disagree {
-		e.goodSum = nil
 	}
 	slices.SortFunc(e.places, place.compare)
 	e.places = slices.Compact(e.places)
