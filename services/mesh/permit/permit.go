@@ -78,15 +78,13 @@ func (r *Rules) of(sh ident.Shard) []*configv1.SourceRule {
 // message is one that could not be decoded: its hosts are not checked, because it
 // is not served.
 func (r *Rules) Forbid(k ident.Key, m proto.Message) *problem.Diagnostic {
-	rules := r.of(k.Shard())
-	if len(rules) == 0 || k.Kind == PolicyKind {
+	rule, ruled := r.about(k)
+	if !ruled {
 		return byDefault(k)
 	}
-	i := slices.IndexFunc(rules, func(rule *configv1.SourceRule) bool { return covers(rule, k.Kind) })
-	if i < 0 {
+	if rule == nil {
 		return forbidden("", fmt.Sprintf("%s may not publish objects of kind %s", k.Shard(), k.Kind))
 	}
-	rule := rules[i]
 	if len(rule.GetNamespaces()) > 0 && !matchAny(rule.GetNamespaces(), k.Namespace) {
 		return forbidden("metadata.namespace", fmt.Sprintf("%s may not publish objects of kind %s in namespace %q", k.Shard(), k.Kind, k.Namespace))
 	}
@@ -99,6 +97,25 @@ func (r *Rules) Forbid(k ident.Key, m proto.Message) *problem.Diagnostic {
 		}
 	}
 	return nil
+}
+
+// ByHost reports whether Forbid needs the message of an object.
+func (r *Rules) ByHost(k ident.Key) bool {
+	rule, _ := r.about(k)
+	return len(rule.GetHosts()) > 0
+}
+
+// about returns the rule that decides about objects of k's kind, nil if none
+// allows them. Ruled is false if the defaults decide.
+func (r *Rules) about(k ident.Key) (rule *configv1.SourceRule, ruled bool) {
+	if k.Kind == PolicyKind {
+		return nil, false
+	}
+	rules := r.of(k.Shard())
+	if i := slices.IndexFunc(rules, func(rule *configv1.SourceRule) bool { return covers(rule, k.Kind) }); i >= 0 {
+		rule = rules[i]
+	}
+	return rule, len(rules) > 0
 }
 
 func byDefault(k ident.Key) *problem.Diagnostic {
