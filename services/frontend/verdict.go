@@ -1,6 +1,7 @@
 package frontend
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"strings"
@@ -62,6 +63,7 @@ type tally struct {
 	ident.Rejected
 	t         ident.ResourceType
 	asked     bool // the leader suspects it
+	turn      int  // how many tallies before it come from the same place
 	rejectors []rejector
 	verdict   *reportv1.Verdict
 }
@@ -75,7 +77,8 @@ type rejector struct {
 
 // verdictReports returns what the proxies of conns did with the resources that
 // the rejectors among them reject or the leader suspects: the first hundred,
-// sorted.
+// those of the leader before others, and one of each place before the second of
+// another.
 func (s *Server) verdictReports(conns []*conn, rejectors []rejector) []*reportv1.Verdict {
 	s.mu.Lock()
 	suspects := s.suspects
@@ -99,17 +102,8 @@ func (s *Server) verdictReports(conns []*conn, rejectors []rejector) []*reportv1
 	if len(tallies) == 0 {
 		return nil
 	}
-	// The leader's suspects come first.
-	all := slices.SortedFunc(maps.Values(tallies), func(a, b *tally) int {
-		switch {
-		case a.asked == b.asked:
-			return a.Compare(b.Rejected)
-		case a.asked:
-			return -1
-		}
-		return 1
-	})
-	all = all[:min(len(all), maxVerdicts)]
+	all := slices.SortedFunc(maps.Values(tallies), func(a, b *tally) int { return a.Compare(b.Rejected) })
+	all = inTurns(all)[:min(len(all), maxVerdicts)]
 	byClient := map[string][]*tally{}
 	for _, t := range all {
 		byClient[t.Client] = append(byClient[t.Client], t)
@@ -123,6 +117,27 @@ func (s *Server) verdictReports(conns []*conn, rejectors []rejector) []*reportv1
 		verdicts = append(verdicts, t.verdict)
 	}
 	return verdicts
+}
+
+// inTurns sorts tallies so that a client, which can reject many resources under
+// many names, does not keep the rejections of others out of a report (XDS-5).
+func inTurns(all []*tally) []*tally {
+	from := map[place]int{}
+	for _, t := range all {
+		if t.asked || len(t.rejectors) == 0 {
+			continue
+		}
+		at := t.rejectors[0].place
+		for _, r := range t.rejectors {
+			if from[r.place] < from[at] {
+				at = r.place
+			}
+		}
+		from[at]++
+		t.turn = from[at] // after those of the leader
+	}
+	slices.SortStableFunc(all, func(a, b *tally) int { return cmp.Compare(a.turn, b.turn) })
+	return all
 }
 
 // count adds what the client did to each tally.

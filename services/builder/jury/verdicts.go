@@ -64,12 +64,14 @@ func (j *Jury) Hear(now time.Time, r *reportv1.FrontendReport) {
 
 // Suspect makes suspects of the resources that some proxy rejects and that are
 // not in quarantine. It reports whether there are new ones, which the leader
-// must announce.
+// must announce. One identity or address may cause as many suspects and quarantines
+// as it may cause quarantines, so that its suspects keep no others out.
 func (j *Jury) Suspect(now time.Time, f *fold.Fold) (more bool) {
 	standing := standing(f)
 	j.crowded = len(f.Quarantines()) >= MaxQuarantines
 	j.crowders = nil
-	for by, n := range charges(f) {
+	charged := charges(f)
+	for by, n := range charged {
 		if n >= MaxByOne {
 			j.crowders = append(j.crowders, by)
 		}
@@ -85,8 +87,21 @@ func (j *Jury) Suspect(now time.Time, f *fold.Fold) (more bool) {
 		}
 	}
 	maps.DeleteFunc(j.suspects, func(x ident.Rejected, _ *suspect) bool { return !rejected[x] })
+	for _, x := range sortedKeys(j.suspects) {
+		if e := j.evidence(x); len(e.places) > 0 {
+			charged[e.charge(charged)]++
+		}
+	}
 	for _, x := range sortedKeys(rejected) {
-		if j.suspects[x] == nil && len(j.suspects) < maxSuspects {
+		if j.suspects[x] != nil || len(j.suspects) >= maxSuspects {
+			continue
+		}
+		e := j.evidence(x)
+		if len(e.places) == 0 {
+			continue
+		}
+		if by := e.charge(charged); charged[by] < MaxByOne {
+			charged[by]++
 			j.suspects[x] = &suspect{since: now}
 			more = true
 		}
