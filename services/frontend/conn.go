@@ -181,6 +181,11 @@ func (c *conn) enter(r *request) (err error) {
 	c.server.register(c) // before the state is read (I6)
 	c.server.streamLog.Info("proxy connected", "proxy", c.proxy.ID, "type", string(c.proxy.Type), "address", c.address,
 		"delta", c.mode.delta, "resumes", c.resumes)
+	// Other streams that waited may have made all classes that there is room for.
+	if err := c.server.admit(c.proxy); err != nil {
+		c.server.admission.release(c.share.address)
+		return c.server.refuse(c.address, err)
+	}
 	return nil
 }
 
