@@ -200,8 +200,13 @@ func (c *conn) first(r *request) (ok bool, err error) {
 			silence.Reset(firstRequestWithin)
 			return
 		}
+	var came atomic.Bool // Stop does not keep a call that is under way from setting the timer
+	defer came.Store(true)
 		c.server.cfg.Metrics.silent.Inc()
 		c.end(status.Errorf(codes.Unavailable, "no request came within %s: the first one carries the node", time.Since(opened).Round(time.Second)))
+		if came.Load() {
+			return
+		}
 	})
 	silence.Reset(firstRequestWithin)
 	defer silence.Stop()
