@@ -34,7 +34,10 @@ import (
 )
 
 const (
-	maxRequest       = 64 << 20 // a client with 30,000 clusters sends 5 MB (E39)
+	maxRequest = 64 << 20 // a client with 30,000 clusters sends 5 MB (E39)
+	// maxHeaders is how many bytes the headers of a stream may have, decoded, which
+	// gRPC keeps as long as the stream: a byte on the wire can become a header.
+	maxHeaders       = 32 << 10
 	maxStreams       = 100_000
 	keepaliveTime    = 30 * time.Second
 	keepaliveTimeout = 10 * time.Second
@@ -187,6 +190,7 @@ func (s *Server) transport() *grpc.Server {
 		grpc.ForceServerCodecV2(s.codec),
 		grpc.MaxRecvMsgSize(maxRequest),
 		grpc.MaxSendMsgSize(math.MaxInt32),
+		grpc.MaxHeaderListSize(maxHeaders),
 		grpc.MaxConcurrentStreams(maxStreams),
 		grpc.ConnectionTimeout(handshakeTime),
 		grpc.StaticStreamWindowSize(streamWindow), grpc.StaticConnWindowSize(window),
