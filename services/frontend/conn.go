@@ -110,9 +110,7 @@ func receive(gs grpc.ServerStream, r *request) (ok bool, err error) {
 	case err != nil:
 		return false, err
 	case r.malformed != nil:
-		err := status.Error(codes.InvalidArgument, r.malformed.Error())
-		r.free()
-		return false, err
+		return false, status.Error(codes.InvalidArgument, r.malformed.Error())
 	}
 	return true, nil
 }
@@ -121,6 +119,7 @@ func receive(gs grpc.ServerStream, r *request) (ok bool, err error) {
 func (c *conn) run() {
 	defer c.server.finish(c)
 	r := &request{delta: c.mode.delta, wantNode: true}
+	defer c.drop(r) // what is left of it when the stream ends
 	if err := c.enter(r); err != nil {
 		c.end(err)
 		return
@@ -141,12 +140,20 @@ func (c *conn) take(r *request) (err error) {
 			return status.Error(codes.ResourceExhausted, err.Error())
 		}
 		r.wantNode = false
-		size := r.size
-		r.free()
-		c.meter.decoded(size + messageHead)
+		c.drop(r)
 		c.sendIfIdle()
 	}
 	return err
+}
+
+// drop gives a request back, and its part of the budget.
+func (c *conn) drop(r *request) {
+	if r.buffer == nil && r.size == 0 {
+		return
+	}
+	size := r.size
+	r.free()
+	c.meter.decoded(size + messageHead)
 }
 
 // enter receives the first request, which names the client, and waits until the
@@ -158,7 +165,6 @@ func (c *conn) enter(r *request) (err error) {
 		return err
 	}
 	if c.proxy, c.about, err = readNode(r.node, c.server.metadata, c.share.address); err != nil {
-		r.free()
 		return status.Error(codes.InvalidArgument, err.Error())
 	}
 	c.proxy.Delta = c.mode.delta
@@ -175,17 +181,17 @@ func (c *conn) enter(r *request) (err error) {
 	if err := c.server.admission.wait(c.grpc.Context(), c.resumes, c.share.address); err != nil {
 		return c.server.refuse(c.address, err)
 	}
+	// Other streams that waited may have made all classes that there is room for.
+	if err := c.server.admit(c.proxy); err != nil {
+		c.server.admission.release(c.share.address)
+		return c.server.refuse(c.address, err)
+	}
 	c.since, c.inFirstAnswers = time.Now(), true
 	c.transmit = c.send
 	c.limit, c.alarm = stopped(c.tooSlow), stopped(c.wake)
 	c.server.register(c) // before the state is read (I6)
 	c.server.streamLog.Info("proxy connected", "proxy", c.proxy.ID, "type", string(c.proxy.Type), "address", c.address,
 		"delta", c.mode.delta, "resumes", c.resumes)
-	// Other streams that waited may have made all classes that there is room for.
-	if err := c.server.admit(c.proxy); err != nil {
-		c.server.admission.release(c.share.address)
-		return c.server.refuse(c.address, err)
-	}
 	return nil
 }
 
@@ -194,19 +200,19 @@ func (c *conn) first(r *request) (ok bool, err error) {
 	c.server.opening.Add(1)
 	defer c.server.opening.Add(-1)
 	opened := time.Now()
+	var came atomic.Bool // Stop does not keep a call that is under way from setting the timer
+	defer came.Store(true)
 	var silence *time.Timer
 	silence = stopped(func() {
+		if came.Load() {
+			return
+		}
 		if c.meter.receives() && time.Since(opened) < slowFirstRequest {
 			silence.Reset(firstRequestWithin)
 			return
 		}
-	var came atomic.Bool // Stop does not keep a call that is under way from setting the timer
-	defer came.Store(true)
 		c.server.cfg.Metrics.silent.Inc()
 		c.end(status.Errorf(codes.Unavailable, "no request came within %s: the first one carries the node", time.Since(opened).Round(time.Second)))
-		if came.Load() {
-			return
-		}
 	})
 	silence.Reset(firstRequestWithin)
 	defer silence.Stop()
