@@ -6,6 +6,8 @@ import (
 	"slices"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	"meshlog.dev/proto/ident"
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
 	"meshlog.dev/services/mesh/fold"
@@ -24,6 +26,13 @@ const (
 	decideWithin = 2 * time.Second
 	// maxSuspects bounds the leader's tick.
 	maxSuspects = 100
+	// Limits of what is kept of reports, because a client with the frontends' key
+	// reports under as many names as it likes: frontends and their names, verdicts of each
+	// (more than one reports), and bytes of all verdicts.
+	maxFrontends = 1000
+	maxVerdicts  = 1000
+	maxHeard     = 64 << 20
+	maxName      = 256 // bytes
 )
 
 // report is the last report of a frontend.
@@ -31,6 +40,7 @@ type report struct {
 	at       time.Time
 	made     time.Time // by the frontend's clock; zero: unknown
 	verdicts map[ident.Rejected]*reportv1.Verdict
+	bytes    int // that the verdicts take
 }
 
 // suspect is a resource that a proxy rejects.
@@ -39,27 +49,60 @@ type suspect struct {
 	tried time.Time // last found guilty
 }
 
-// Hear takes a frontend's report.
+// Hear takes a frontend's report. What exceeds the limits does not count.
 func (j *Jury) Hear(now time.Time, r *reportv1.FrontendReport) {
-	if r.GetLeaving() {
-		delete(j.frontends, r.GetFrontend())
-		return
-	}
+	name := r.GetFrontend()
+	before, known := j.frontends[name]
 	latest := report{at: now, verdicts: map[ident.Rejected]*reportv1.Verdict{}}
 	if r.GetTime() != nil {
 		latest.made = r.GetTime().AsTime()
-		if before := j.frontends[r.GetFrontend()]; before.made.Equal(latest.made) {
-			latest.verdicts = before.verdicts // another message of the same report
-		}
+	}
+	if known && r.GetTime() != nil && before.made.Equal(latest.made) {
+		// Another message of the same report.
+		latest.verdicts, latest.bytes = before.verdicts, before.bytes
+	}
+	j.forget(name)
+	if r.GetLeaving() {
+		return
+	}
+	if len(j.frontends) >= maxFrontends {
+		j.expire(now)
+	}
+	if len(j.frontends) >= maxFrontends || len(name) > maxName {
+		j.dropped = now
+		return
 	}
 	for _, v := range r.GetVerdicts() {
 		x := ident.Rejected{Type: v.GetTypeUrl(), Name: v.GetName(), Client: v.GetClient()}
-		if len(v.GetSum()) == len(x.Sum) {
-			x.Sum = [16]byte(v.GetSum())
-			latest.verdicts[x] = v
+		if len(v.GetSum()) != len(x.Sum) {
+			continue
+		}
+		x.Sum = [16]byte(v.GetSum())
+		old, twice := latest.verdicts[x]
+		bytes := latest.bytes + proto.Size(v) - proto.Size(old)
+		if !twice && len(latest.verdicts) >= maxVerdicts || j.heard+bytes > maxHeard {
+			j.dropped = now
+			continue
+		}
+		latest.verdicts[x], latest.bytes = v, bytes
+	}
+	j.frontends[name] = latest
+	j.heard += latest.bytes
+}
+
+// forget drops the last report of a frontend.
+func (j *Jury) forget(frontend string) {
+	j.heard -= j.frontends[frontend].bytes
+	delete(j.frontends, frontend)
+}
+
+// expire drops the reports of frontends that are silent.
+func (j *Jury) expire(now time.Time) {
+	for name, r := range j.frontends {
+		if now.Sub(r.at) > silentFor {
+			j.forget(name)
 		}
 	}
-	j.frontends[r.GetFrontend()] = latest
 }
 
 // Suspect makes suspects of the resources that some proxy rejects and that are
@@ -77,7 +120,8 @@ func (j *Jury) Suspect(now time.Time, f *fold.Fold) (more bool) {
 		}
 	}
 	slices.Sort(j.crowders)
-	maps.DeleteFunc(j.frontends, func(_ string, r report) bool { return now.Sub(r.at) > silentFor })
+	j.expire(now)
+	j.deaf = !j.dropped.IsZero() && now.Sub(j.dropped) <= silentFor
 	rejected := map[ident.Rejected]bool{}
 	for _, r := range j.frontends {
 		for x, v := range r.verdicts {
