@@ -67,6 +67,20 @@ type Identity struct{ Namespace, ServiceAccount string }
 // clients may reject in one protocol what they apply in the other.
 func (p *Proxy) Client() string { return ident.Client(cmp.Or(p.UserAgent, "unknown"), p.Delta) }
 
+// The kinds of clients, as the node selectors of raw resources name them.
+const (
+	Envoy = "envoy"
+	GRPC  = "grpc"
+)
+
+// Kind returns the kind of client that p is.
+func (p *Proxy) Kind() string {
+	if p.GRPC {
+		return GRPC
+	}
+	return Envoy
+}
+
 const plainNamespace = "default"
 
 // New reads a node. Its error tells the operator of the client what to set.

@@ -13,7 +13,6 @@ import (
 	"meshlog.dev/services/mesh/kind/validate"
 	"meshlog.dev/services/mesh/problem"
 	"meshlog.dev/services/mesh/xds/piece"
-	"meshlog.dev/services/mesh/xds/proxyless"
 )
 
 // made is an encoded piece with the name of its resource.
@@ -100,8 +99,8 @@ func check(k partKey, p piece.Piece, inputs []index.Input) []problem.Diagnostic 
 		}
 	}
 	if k.client == index.ClientGRPC {
-		for _, reason := range proxyless.Check(p.Message) {
-			refused("gRPC", "", reason)
+		for _, d := range validate.CheckGRPC(p.Message) { // a warning too: nothing that gRPC ignores is generated
+			refused("gRPC", d.Field, d.Reason)
 		}
 	}
 	return ds
