@@ -32,8 +32,8 @@ type Locality struct{ Region, Zone, SubZone string }
 // A node id of Istio's form, type~ip~name.namespace~domain with type sidecar or
 // router, is read as Istio does. Every other node is a plain Envoy (or gRPC
 // client): a router, whose namespace is metadata NAMESPACE, else "default".
-// The node selectors of raw resources can select either by cluster, metadata and
-// locality.
+// The node selectors of raw resources can select either by cluster, metadata,
+// locality and kind of client.
 type Proxy struct {
 	// ID is the whole node id.
 	ID        string

@@ -99,8 +99,10 @@ func check(k partKey, p piece.Piece, inputs []index.Input) []problem.Diagnostic 
 		}
 	}
 	if k.client == index.ClientGRPC {
-		for _, d := range validate.CheckGRPC(p.Message) { // a warning too: nothing that gRPC ignores is generated
-			refused("gRPC", d.Field, d.Reason)
+		for _, d := range validate.CheckGRPC(p.Message) {
+			if d.Code != validate.Unsupported { // a warning too: all requests would fail, or a match would be wider
+				refused("gRPC", d.Field, d.Reason)
+			}
 		}
 	}
 	return ds

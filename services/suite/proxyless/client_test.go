@@ -186,13 +186,13 @@ func dial(t *testing.T, control *net.TCPAddr, target string) *grpc.ClientConn {
 	return conn
 }
 
-func serve(t *testing.T, register func(*grpc.Server)) *net.TCPAddr {
+func serve(t *testing.T, register func(*grpc.Server), options ...grpc.ServerOption) *net.TCPAddr {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := grpc.NewServer()
+	s := grpc.NewServer(options...)
 	register(s)
 	done := make(chan error, 1)
 	go func() { done <- s.Serve(l) }()

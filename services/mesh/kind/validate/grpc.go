@@ -28,10 +28,20 @@ import (
 // know a part of Envoy's API and ignore its generated validation (G10): the rules
 // are those of grpc-go, with the environment that it has by default. Paths of fields
 // begin with the name of the message. It is safe for concurrent use.
+//
+// What clients leave out, such as a whole route, is a warning of code Unsupported:
+// with it the rest means what is written.
 func CheckGRPC(m proto.Message) []problem.Diagnostic {
 	c := checker{}
 	grpc{&c}.resource(&fieldPath{name: string(m.ProtoReflect().Descriptor().Name())}, m)
 	return c.result()
+}
+
+// Unsupported is the code of problems with what clients leave out.
+const Unsupported = "unsupported"
+
+func (g grpc) unsupported(at *fieldPath, advice, reason string) {
+	g.add(problem.Warning, Unsupported, at, advice, reason)
 }
 
 // grpc collects the problems of a resource for gRPC clients.
@@ -51,13 +61,14 @@ func (g grpc) resource(at *fieldPath, m proto.Message) {
 }
 
 const (
-	tooHeavy   = "the weights add up to %d"
-	lighten    = "give weights whose sum is at most 4294967295"
-	fromADS    = "write {ads: {}} or {self: {}}: gRPC clients take it from this server only"
-	wrongGRPC  = "is not known to gRPC clients"
-	neverSet   = "gRPC clients refuse it"
-	removeIt   = "remove it"
-	rpcsIgnore = "gRPC clients ignore it"
+	tooHeavy  = "the weights add up to %d"
+	lighten   = "give weights whose sum is at most 4294967295"
+	fromADS   = "write {ads: {}} or {self: {}}: gRPC clients take it from this server only"
+	wrongGRPC = "is not known to gRPC clients"
+	neverSet  = "gRPC clients refuse it"
+	removeIt  = "remove it"
+
+	ignoreRoute = "gRPC clients ignore the whole route"
 )
 
 func (g grpc) assignment(at *fieldPath, l *endpointv3.ClusterLoadAssignment) {

@@ -92,7 +92,7 @@ func (g grpc) filters(at *fieldPath, all []*hcmv3.HttpFilter, server bool) {
 			}
 			g.rbac(at.field("typed_config"), m)
 		case f.GetIsOptional():
-			g.warnf(at, removeIt, rpcsIgnore)
+			g.unsupported(at, removeIt, "gRPC clients ignore it")
 			continue
 		default:
 			g.errorf(at.field("typed_config"), "remove the filter, or set is_optional", wrongGRPC)
@@ -162,14 +162,14 @@ func (g grpc) route(at *fieldPath, r *routev3.Route, plugins map[string]bool) {
 		return
 	}
 	if len(m.GetQueryParameters()) > 0 {
-		g.warnf(at.field("match.query_parameters"), removeIt, "gRPC clients ignore the whole route")
+		g.unsupported(at.field("match.query_parameters"), removeIt, ignoreRoute)
 		return
 	}
 	g.match(at.field("match"), m)
 	if a := r.GetRoute(); a != nil {
 		g.action(at.field("route"), a, plugins)
 	} else if r.GetNonForwardingAction() == nil {
-		g.warnf(at, "use route", "gRPC clients know no such action: they fail the requests")
+		g.unsupported(at, "use route", "has an action that gRPC clients do not know: they fail the requests")
 	}
 	g.overrides(at, r.GetTypedPerFilterConfig())
 }
@@ -182,7 +182,9 @@ func (g grpc) match(at *fieldPath, m *routev3.RouteMatch) {
 	default:
 		g.errorf(at, "use prefix, path or safe_regex", "has no path that gRPC clients know")
 	}
-	g.warnUnread(len(m.GetDynamicMetadata()) > 0, at.field("dynamic_metadata"), "gRPC clients do not look at it: the route matches more")
+	if len(m.GetDynamicMetadata()) > 0 {
+		g.warnf(at.field("dynamic_metadata"), removeIt, "gRPC clients do not look at it: the route matches more")
+	}
 	for i, h := range m.GetHeaders() {
 		at := at.field("headers").item(i)
 		switch s := h.GetHeaderMatchSpecifier().(type) {
@@ -200,13 +202,6 @@ func (g grpc) match(at *fieldPath, m *routev3.RouteMatch) {
 		default:
 			g.errorf(at, "say what the header must be, such as present_match: true", "matches nothing that gRPC clients know")
 		}
-	}
-}
-
-// warnUnread warns of a field that gRPC clients ignore.
-func (g grpc) warnUnread(set bool, at *fieldPath, reason string) {
-	if set {
-		g.warnf(at, removeIt, "%s", reason)
 	}
 }
 
@@ -243,9 +238,11 @@ func (g grpc) action(at *fieldPath, a *routev3.RouteAction, plugins map[string]b
 		known, there := plugins[s.ClusterSpecifierPlugin]
 		at := at.field("cluster_specifier_plugin")
 		g.errorIf(!there, at, "name one of cluster_specifier_plugins", "there is no plugin %q", s.ClusterSpecifierPlugin)
-		g.warnUnread(there && !known, at, "gRPC clients do not know the plugin, and ignore the whole route")
+		if there && !known {
+			g.unsupported(at, "use another cluster", ignoreRoute)
+		}
 	default:
-		g.warnf(at, "use cluster, weighted_clusters or cluster_specifier_plugin", "gRPC clients know no such cluster, and ignore the whole route")
+		g.unsupported(at, "use cluster, weighted_clusters or cluster_specifier_plugin", ignoreRoute)
 	}
 	for i, p := range a.GetHashPolicy() {
 		if r := p.GetHeader().GetRegexRewrite(); r != nil {
