@@ -68,6 +68,7 @@ const (
 	neverSet  = "gRPC clients refuse it"
 	removeIt  = "remove it"
 
+	encodeAgain = "its bytes cannot be read: encode it again"
 	ignoreRoute = "gRPC clients ignore the whole route"
 )
 
@@ -169,7 +170,7 @@ func (g grpc) discovery(at *fieldPath, cl *clusterv3.Cluster) {
 		m := new(aggregatev3.ClusterConfig)
 		at := at.field("cluster_type.typed_config")
 		if err := proto.Unmarshal(custom.GetTypedConfig().GetValue(), m); err != nil {
-			g.errorf(at, "", "%v", err)
+			g.errorf(at, encodeAgain, "%v", err)
 		}
 		g.errorIf(len(m.GetClusters()) == 0, at.field("clusters"), "name clusters", isEmpty)
 	case custom != nil:
@@ -236,7 +237,7 @@ func (g grpc) policy(at *fieldPath, p *clusterv3.LoadBalancingPolicy, depth int)
 			continue
 		}
 		if err := config.UnmarshalTo(m); err != nil {
-			g.errorf(at, "", "%v", err)
+			g.errorf(at, encodeAgain, "%v", err)
 		}
 		switch m := m.(type) {
 		case *ringhashv3.RingHash:

@@ -20,7 +20,7 @@ const lookupType = "type.googleapis.com/grpc.lookup.v1.RouteLookupClusterSpecifi
 func (g grpc) lookup(in *fieldPath, e *corev3.TypedExtensionConfig) {
 	m, err := anytype.Unmarshal(e.GetTypedConfig())
 	if err != nil {
-		g.errorf(in, "", "%v", err)
+		g.errorf(in, encodeAgain, "%v", err)
 		return
 	}
 	l, at := m.(*grpclookupv1.RouteLookupClusterSpecifier).GetRouteLookupConfig(), in.field("route_lookup_config")

@@ -88,7 +88,7 @@ func (g grpc) filters(at *fieldPath, all []*hcmv3.HttpFilter, server bool) {
 		case server && config.MessageIs((*rbacv3.RBAC)(nil)):
 			m := new(rbacv3.RBAC)
 			if err := config.UnmarshalTo(m); err != nil {
-				g.errorf(at.field("typed_config"), "", "%v", err)
+				g.errorf(at.field("typed_config"), encodeAgain, "%v", err)
 			}
 			g.rbac(at.field("typed_config"), m)
 		case f.GetIsOptional():
@@ -122,7 +122,7 @@ func (g grpc) overrides(in *fieldPath, all map[string]*anypb.Any) {
 		at, config, optional := in.field("typed_per_filter_config").entry(name), all[name], false
 		if wrapper := new(routev3.FilterConfig); config.MessageIs(wrapper) {
 			if err := config.UnmarshalTo(wrapper); err != nil {
-				g.errorf(at, "", "%v", err)
+				g.errorf(at, encodeAgain, "%v", err)
 			}
 			config, optional = wrapper.GetConfig(), wrapper.GetIsOptional()
 		}
@@ -131,7 +131,7 @@ func (g grpc) overrides(in *fieldPath, all map[string]*anypb.Any) {
 		case config.MessageIs((*rbacv3.RBACPerRoute)(nil)):
 			m := new(rbacv3.RBACPerRoute)
 			if err := config.UnmarshalTo(m); err != nil {
-				g.errorf(at, "", "%v", err)
+				g.errorf(at, encodeAgain, "%v", err)
 			}
 			g.errorIf(m.GetRbac() == nil, at.field("rbac"), "write rbac: {} to allow all requests", "is missing, which gRPC clients cannot read")
 			g.rbac(at.field("rbac"), m.GetRbac())
@@ -186,22 +186,26 @@ func (g grpc) match(at *fieldPath, m *routev3.RouteMatch) {
 		g.warnf(at.field("dynamic_metadata"), removeIt, "gRPC clients do not look at it: the route matches more")
 	}
 	for i, h := range m.GetHeaders() {
-		at := at.field("headers").item(i)
-		switch s := h.GetHeaderMatchSpecifier().(type) {
-		case *routev3.HeaderMatcher_ExactMatch, *routev3.HeaderMatcher_RangeMatch, *routev3.HeaderMatcher_PresentMatch:
-		case *routev3.HeaderMatcher_PrefixMatch:
-			g.errorIf(s.PrefixMatch == "", at.field("prefix_match"), "write a text", isEmpty)
-		case *routev3.HeaderMatcher_SuffixMatch:
-			g.errorIf(s.SuffixMatch == "", at.field("suffix_match"), "write a text", isEmpty)
-		case *routev3.HeaderMatcher_ContainsMatch:
-			g.errorIf(s.ContainsMatch == "", at.field("contains_match"), "write a text", isEmpty)
-		case *routev3.HeaderMatcher_SafeRegexMatch:
-			g.regex(at.field("safe_regex_match"), s.SafeRegexMatch)
-		case *routev3.HeaderMatcher_StringMatch:
-			g.text(at.field("string_match"), s.StringMatch)
-		default:
-			g.errorf(at, "say what the header must be, such as present_match: true", "matches nothing that gRPC clients know")
-		}
+		g.header(at.field("headers").item(i), h)
+	}
+}
+
+//nolint:staticcheck // gRPC clients still read the deprecated fields
+func (g grpc) header(at *fieldPath, h *routev3.HeaderMatcher) {
+	switch s := h.GetHeaderMatchSpecifier().(type) {
+	case *routev3.HeaderMatcher_ExactMatch, *routev3.HeaderMatcher_RangeMatch, *routev3.HeaderMatcher_PresentMatch:
+	case *routev3.HeaderMatcher_PrefixMatch:
+		g.errorIf(s.PrefixMatch == "", at.field("prefix_match"), "write a text", isEmpty)
+	case *routev3.HeaderMatcher_SuffixMatch:
+		g.errorIf(s.SuffixMatch == "", at.field("suffix_match"), "write a text", isEmpty)
+	case *routev3.HeaderMatcher_ContainsMatch:
+		g.errorIf(s.ContainsMatch == "", at.field("contains_match"), "write a text", isEmpty)
+	case *routev3.HeaderMatcher_SafeRegexMatch:
+		g.regex(at.field("safe_regex_match"), s.SafeRegexMatch)
+	case *routev3.HeaderMatcher_StringMatch:
+		g.text(at.field("string_match"), s.StringMatch)
+	default:
+		g.errorf(at, "say what the header must be, such as present_match: true", "matches nothing that gRPC clients know")
 	}
 }
 
