@@ -128,8 +128,8 @@ func TestQuarantine(t *testing.T) {
 				third := f.join(rig.EnvoyConfig{Node: "envoy-3", Cluster: "three", Delta: delta})
 				f.goes(urls["three"], "first")
 				f.shown("envoy-3")
-				f.shift(100, 0) // all other changes take effect
-				f.share(shop.V1, 100)
+				f.weigh(100, 0) // all other changes take effect
+				f.goes(f.shop.URL(), shop.V1)
 				f.neverRejected(third)
 				// A frontend that serves from its file alone has the quarantine
 				// too.
