@@ -23,6 +23,8 @@ type heldBack struct {
 	// Of a culprit: what the client said, and the version at which it had good.
 	message string
 	world   ident.Position
+	// lacks is the cluster that the client said it does not have.
+	lacks string
 }
 
 // answer handles the ACK or NACK of a response.
@@ -63,6 +65,9 @@ func (s *Stream) answer(now time.Time, w *watch, r Request) {
 func (s *Stream) ack(now time.Time, w *watch, o *outstanding) {
 	w.progress.AckedVersion, w.progress.AckedTime = o.version, now
 	s.cfg.Observe(Event{Kind: Acked, Type: w.t, World: o.world, Published: o.made, Sent: o.at})
+	if w.t == ident.CDS {
+		defer s.tryAgain(s.lacking())
+	}
 	for i := range w.entries {
 		e := &w.entries[i]
 		if r, ok := o.find(e.name); ok {
@@ -142,6 +147,7 @@ func (s *Stream) nack(now time.Time, w *watch, o *outstanding, earlier []outstan
 		if s.holdBack(w, c, withheld) && known && !isBind(message) {
 			h := w.heldBack[c.name]
 			h.verdict, h.message, h.world = culprit, n.Message, w.appliedAllOf
+			h.lacks = lackedCluster(message)
 			if h.world.IsZero() {
 				h.world = w.progress.Acked
 			}
