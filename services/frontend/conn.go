@@ -104,14 +104,16 @@ func (c *conn) end(err error) {
 
 // receive receives a request. If it returns false, the stream ends with err;
 // nil: the client is done.
-func receive(gs grpc.ServerStream, r *request) (ok bool, err error) {
-	switch err := gs.RecvMsg(r); {
+func (c *conn) receive(r *request) (ok bool, err error) {
+	switch err := c.grpc.RecvMsg(r); {
 	case errors.Is(err, io.EOF):
 		return false, nil
+	case status.Code(err) == codes.ResourceExhausted: // larger than maxRequest
+		return false, c.server.refuseRequest(c.address, "size", codes.ResourceExhausted, err)
 	case err != nil:
 		return false, err
 	case r.malformed != nil:
-		err := status.Error(codes.InvalidArgument, r.malformed.Error())
+		err := c.server.refuseRequest(c.address, "malformed", codes.InvalidArgument, r.malformed)
 		r.free()
 		return false, err
 	}
@@ -137,9 +139,9 @@ func (c *conn) run() {
 func (c *conn) take(r *request) (err error) {
 	defer c.server.recoverPanic(func(failed error) { err = failed })
 	c.begin()
-	for ok := true; ok; ok, err = receive(c.grpc, r) {
+	for ok := true; ok; ok, err = c.receive(r) {
 		if err := c.request(r); err != nil {
-			return status.Error(codes.ResourceExhausted, err.Error())
+			return c.server.refuseRequest(c.address, "names", codes.ResourceExhausted, err)
 		}
 		r.wantNode = false
 		size := r.size
@@ -160,7 +162,7 @@ func (c *conn) enter(r *request) (err error) {
 	}
 	if c.proxy, c.about, err = readNode(r.node, c.server.metadata, c.share.address); err != nil {
 		r.free()
-		return status.Error(codes.InvalidArgument, err.Error())
+		return c.server.refuseRequest(c.address, "node", codes.InvalidArgument, err)
 	}
 	c.proxy.Delta = c.mode.delta
 	c.place = place{identity: c.id.name}
@@ -184,7 +186,7 @@ func (c *conn) enter(r *request) (err error) {
 	c.transmit = c.send
 	c.limit, c.alarm = stopped(c.tooSlow), stopped(c.wake)
 	c.server.register(c) // before the state is read (I6)
-	c.server.streamLog.Info("proxy connected", "proxy", c.proxy.ID, "type", string(c.proxy.Type), "address", c.address,
+	c.server.comings.Info("proxy connected", "proxy", c.proxy.ID, "type", string(c.proxy.Type), "address", c.address,
 		"delta", c.mode.delta, "resumes", c.resumes)
 	return nil
 }
@@ -205,7 +207,7 @@ func (c *conn) first(r *request) (ok bool, err error) {
 	})
 	silence.Reset(firstRequestWithin)
 	defer silence.Stop()
-	return receive(c.grpc, r)
+	return c.receive(r)
 }
 
 // begin makes the stream's state. A goroutine that works for the stream
@@ -246,7 +248,7 @@ func (c *conn) maxAgeReached() {
 // leave releases the resources of the stream, after its sender has finished.
 func (c *conn) leave() {
 	c.server.unregister(c)
-	c.server.streamLog.Info("proxy disconnected", "proxy", c.proxy.ID, "address", c.address, "after", time.Since(c.since).Round(time.Millisecond))
+	c.server.comings.Info("proxy disconnected", "proxy", c.proxy.ID, "address", c.address, "after", time.Since(c.since).Round(time.Millisecond))
 	c.turn.end()
 	c.limit.Stop()
 	c.alarm.Stop()

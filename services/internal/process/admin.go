@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	stdlog "log"
 	"log/slog"
 	"maps"
 	"net"
@@ -18,6 +19,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"meshlog.dev/services/internal/loglimit"
 )
 
 // Admin is a process's admin server. Pages, checks and metrics can be added while
@@ -187,8 +190,18 @@ func (a *Admin) server(log *slog.Logger) *http.Server {
 		Handler:           http.MaxBytesHandler(a.handler(), maxBody),
 		ReadHeaderTimeout: headerTimeout, ReadTimeout: requestTimeout, WriteTimeout: responseTimeout, IdleTimeout: idleTimeout,
 		MaxHeaderBytes: maxHeader,
-		ErrorLog:       slog.NewLogLogger(log.Handler(), slog.LevelWarn),
+		ErrorLog:       stdlog.New(errorLog{loglimit.New(log, 1)}, "", 0),
 	}
+}
+
+// errorLog takes the lines of the HTTP server, which clients cause. All of them
+// count as one message.
+type errorLog struct{ log *loglimit.Logger }
+
+// Write implements io.Writer.
+func (l errorLog) Write(line []byte) (int, error) {
+	l.log.Line(slog.LevelWarn, "admin server", strings.TrimSpace(string(line)))
+	return len(line), nil
 }
 
 func (a *Admin) handler() http.Handler {
