@@ -63,6 +63,7 @@ type conn struct {
 	responded      bool           // something was sent
 	asking         bool           // a goroutine asks for the head
 	toReport       bool           // the report has changed
+	held           held           // what the stream pays for
 	class          index.ProxyClass
 	group          string // class, printed
 }
@@ -256,6 +257,7 @@ func (c *conn) leave() {
 	defer c.mu.Unlock()
 	c.endFirstAnswers()
 	c.state = nil
+	c.payNothing()
 	if c.client != nil {
 		c.client.Leave()
 	}
@@ -277,7 +279,13 @@ func jitter(d time.Duration) time.Duration {
 func (c *conn) request(r *request) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if err := c.afford(r); err != nil {
+		return err
+	}
 	if err := c.state.Request(time.Now(), r.Request); err != nil {
+		return err
+	}
+	if err := c.pay(r); err != nil {
 		return err
 	}
 	c.subscribe()

@@ -28,7 +28,8 @@ type Metrics struct {
 	// Streams.
 	streams, waiting, firstAnswers        prometheus.Gauge
 	unconverged, unanswered               prometheus.Gauge
-	opening, requestBytes, metadataBytes  prometheus.Gauge
+	opening, requestBytes                 prometheus.Gauge
+	metadataBytes, nameBytes              prometheus.Gauge
 	refused, refusedRequests              *prometheus.CounterVec
 	silent, overBudget, unused            prometheus.Counter
 	sendTimeout, aged, panics             prometheus.Counter
@@ -94,6 +95,7 @@ func (m *Metrics) ofStreams() {
 	m.requestBytes = m.gauge("meshlog_frontend_request_bytes", "Memory of the requests that are being received and decoded, 256 MiB at most.")
 	m.overBudget = m.counter("meshlog_frontend_requests_over_budget_total", "Clients whose streams were ended because all requests together took more than 256 MiB and theirs the most. Above 0: the frontend's log names the addresses.")
 	m.metadataBytes = m.gauge("meshlog_frontend_metadata_bytes", "Memory of the node metadata of all proxies; equal metadata counts once.")
+	m.nameBytes = m.gauge("meshlog_frontend_name_bytes", "Memory of the names that proxies ask for; equal sets of names count once.")
 	m.unused = m.counter("meshlog_frontend_connections_unused_total", "Connections that ended without a stream: probes of the port, or clients that do not speak gRPC.")
 	m.sendTimeout = m.counter("pilot_xds_write_timeout", "Streams ended because the client did not accept a response in time. If many: the network or the proxies are overloaded; the frontend's log names the proxies.")
 	m.aged = m.counter("meshlog_frontend_streams_aged_total", "Streams ended at their maximum age, so that proxies spread over the frontends.")

@@ -58,22 +58,23 @@ const (
 
 // Server is a frontend.
 type Server struct {
-	cfg       Config
-	streamLog *loglimit.Logger // for what clients can cause
-	comings   *loglimit.Logger // for proxies that connect and disconnect
-	replica   *replica.Replica
-	cache     *content.Cache
-	head      headQuery
-	names     *names.Table
-	acceptor  *connections
-	admission *admission
-	peers     *peers
-	budget    *budget
-	metadata  *metadataTable
-	opening   atomic.Int64 // streams that have sent no request yet
-	codec     codec
-	health    *health.Server
-	streams   sync.WaitGroup // receiving and asking goroutines of streams
+	cfg           Config
+	streamLog     *loglimit.Logger // for what clients can cause
+	comings       *loglimit.Logger // for proxies that connect and disconnect
+	replica       *replica.Replica
+	cache         *content.Cache
+	head          headQuery
+	names         *names.Table
+	acceptor      *connections
+	admission     *admission
+	peers         *peers
+	budget        *budget
+	metadata      *metadataTable
+	subscriptions *subscriptions
+	opening       atomic.Int64 // streams that have sent no request yet
+	codec         codec
+	health        *health.Server
+	streams       sync.WaitGroup // receiving and asking goroutines of streams
 
 	mu       sync.Mutex // protects what follows
 	conns    map[*conn]struct{}
@@ -108,20 +109,21 @@ func New(cfg Config) (*Server, error) {
 	}
 	log := cfg.Logger.With("component", "xds")
 	s := &Server{
-		cfg:       cfg,
-		streamLog: loglimit.New(log, 1),
-		comings:   loglimit.New(log, comingsLogged),
-		cache:     content.New(cfg.Limits.Classes),
-		head:      headQuery{ask: cfg.Head},
-		names:     new(names.Table),
-		peers:     newPeers(cfg.Limits),
-		budget:    newBudget(),
-		metadata:  newMetadataTable(),
-		admission: newAdmission(cfg.Limits),
-		health:    health.NewServer(),
-		codec:     codec,
-		conns:     make(map[*conn]struct{}),
-		tracer:    tracer{spans: cfg.Tracer},
+		cfg:           cfg,
+		streamLog:     loglimit.New(log, 1),
+		comings:       loglimit.New(log, comingsLogged),
+		cache:         content.New(cfg.Limits.Classes),
+		head:          headQuery{ask: cfg.Head},
+		names:         new(names.Table),
+		peers:         newPeers(cfg.Limits),
+		budget:        newBudget(),
+		metadata:      newMetadataTable(),
+		subscriptions: newSubscriptions(),
+		admission:     newAdmission(cfg.Limits),
+		health:        health.NewServer(),
+		codec:         codec,
+		conns:         make(map[*conn]struct{}),
+		tracer:        tracer{spans: cfg.Tracer},
 	}
 	s.acceptor = newAcceptor(cfg.Listeners, cfg.TLSListeners, s.peers, s.connectionRefused)
 	refresh := s.refreshMetrics
