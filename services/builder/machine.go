@@ -87,6 +87,7 @@ type stats struct {
 	Records, Refused, Versions, Compared, Segments, Holds, Quarantines, Conflicts, Recovered, BuildErrors uint64
 	Claimed, Doubted                                                                                      uint64 // reports of frontends
 	Foreign                                                                                               uint64 // messages on the chain
+	Unreadable                                                                                            uint64 // records
 }
 
 // Open makes a Machine from the version and the fold in its store. It does not use
@@ -256,8 +257,11 @@ func (m *Machine) apply(ctx context.Context, rec events.Record) error {
 		return err
 	}
 	failpoint.At(failpoint.BuilderFolded)
-	if errors.Is(rec.Err, events.ErrRefused) {
+	switch {
+	case errors.Is(rec.Err, events.ErrRefused):
 		m.stats.Refused++
+	case rec.Err != nil:
+		m.stats.Unreadable++
 	}
 	for _, d := range problems {
 		m.log.Warn("problem in user data", "object", d.Key.String(), "origin", d.Origin, "field", d.Field, "reason", d.Reason)

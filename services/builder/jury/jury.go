@@ -38,6 +38,8 @@ type Jury struct {
 	log       *slog.Logger
 	since     time.Time                   // reports are counted since then
 	frontends map[string]report           // the last report of each
+	heard     int                         // bytes of all of them
+	unheard   time.Time                   // when a report was last dropped; zero: none was, lately
 	suspects  map[ident.Rejected]*suspect // only a leader has some
 	crowded   bool                        // there are MaxQuarantines
 	crowders  []string                    // identities and addresses with MaxByOne of them
@@ -68,7 +70,8 @@ func (j *Jury) Suspects() []*reportv1.Suspect {
 	return all
 }
 
-// Diagnostics returns a diagnostic if no further resource can be quarantined.
+// Diagnostics returns a diagnostic if no further resource can be quarantined, and if
+// reports are dropped.
 func (j *Jury) Diagnostics() []problem.Diagnostic {
 	full := func(reason string) problem.Diagnostic {
 		return problem.Diagnostic{
@@ -83,6 +86,14 @@ func (j *Jury) Diagnostics() []problem.Diagnostic {
 	}
 	for _, by := range j.crowders {
 		all = append(all, full(fmt.Sprintf("%d rejections in quarantine come from %s alone, which is the most that one client may cause", MaxByOne, by)))
+	}
+	if !j.unheard.IsZero() {
+		all = append(all, problem.Diagnostic{
+			Severity: problem.Error, Code: "reports",
+			Reason: fmt.Sprintf("frontends report more than is kept, %d reports or %d MiB: some are dropped", maxFrontends, maxHeard>>20),
+			Advice: "find out on the bus which frontends there are; if some are not yours, replace the frontends' key",
+			Effect: "what proxies of the other frontends reject is not put into quarantine",
+		})
 	}
 	return all
 }

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	"meshlog.dev/proto/ident"
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
 	"meshlog.dev/services/mesh/fold"
@@ -25,12 +27,17 @@ const (
 	decideWithin = 2 * time.Second
 	// maxSuspects bounds the leader's tick.
 	maxSuspects = 100
+	// maxFrontends and maxHeard bound the frontends whose reports are kept, and the
+	// bytes of the reports: a client with a frontend's key may report under any name.
+	maxFrontends = 1000
+	maxHeard     = 64 << 20
 )
 
 // report is the last report of a frontend.
 type report struct {
 	at       time.Time
 	made     time.Time // by the frontend's clock; zero: unknown
+	size     int       // bytes of its messages
 	verdicts map[ident.Rejected]*reportv1.Verdict
 }
 
@@ -42,15 +49,26 @@ type suspect struct {
 
 // Hear takes a frontend's report.
 func (j *Jury) Hear(now time.Time, r *reportv1.FrontendReport) {
+	before, known := j.frontends[r.GetFrontend()]
 	if r.GetLeaving() {
+		j.heard -= before.size
 		delete(j.frontends, r.GetFrontend())
 		return
 	}
-	latest := report{at: now, verdicts: map[ident.Rejected]*reportv1.Verdict{}}
+	latest := report{at: now, size: proto.Size(r), verdicts: map[ident.Rejected]*reportv1.Verdict{}}
 	if r.GetTime() != nil {
 		latest.made = r.GetTime().AsTime()
-		if before := j.frontends[r.GetFrontend()]; before.made.Equal(latest.made) {
-			latest.verdicts = before.verdicts // another message of the same report
+		if before.made.Equal(latest.made) {
+			latest.size, latest.verdicts = latest.size+before.size, before.verdicts // another message of the same report
+		}
+	}
+	full := func() bool {
+		return !known && len(j.frontends) >= maxFrontends || j.heard-before.size+latest.size > maxHeard
+	}
+	if full() {
+		if j.forgetSilent(now); full() {
+			j.unheard = now
+			return
 		}
 	}
 	for _, v := range r.GetVerdicts() {
@@ -60,7 +78,22 @@ func (j *Jury) Hear(now time.Time, r *reportv1.FrontendReport) {
 			latest.verdicts[x] = v
 		}
 	}
+	j.heard += latest.size - before.size
 	j.frontends[r.GetFrontend()] = latest
+}
+
+// forgetSilent forgets the frontends that have reported nothing for long.
+func (j *Jury) forgetSilent(now time.Time) {
+	maps.DeleteFunc(j.frontends, func(_ string, r report) bool {
+		silent := now.Sub(r.at) > silentFor
+		if silent {
+			j.heard -= r.size
+		}
+		return silent
+	})
+	if now.Sub(j.unheard) > silentFor {
+		j.unheard = time.Time{}
+	}
 }
 
 // Suspect makes suspects of the resources that some proxy rejects and that are
@@ -76,7 +109,7 @@ func (j *Jury) Suspect(now time.Time, f *fold.Fold) (more bool) {
 		}
 	}
 	slices.Sort(j.crowders)
-	maps.DeleteFunc(j.frontends, func(_ string, r report) bool { return now.Sub(r.at) > silentFor })
+	j.forgetSilent(now)
 	rejected := map[ident.Rejected]bool{}
 	for _, r := range j.frontends {
 		for x, v := range r.verdicts {
