@@ -248,3 +248,31 @@ func rejectors(ids []string) (all []*reportv1.Rejector) {
 	}
 	return all
 }
+
+// A client with a frontend's key that reports under many names, or at length, takes a
+// bounded amount of memory. The jury says that reports are dropped, until it has room.
+func TestReportsAreBounded(t *testing.T) {
+	for name, r := range map[string]*reportv1.FrontendReport{
+		"many":  {},
+		"large": {Build: strings.Repeat("x", 1<<20)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			j := jury.New(fixed{}, start, slog.New(slog.DiscardHandler))
+			f := fold.New("b", nil)
+			for i := range 1001 {
+				r.Frontend = fmt.Sprint("forged-", i)
+				j.Hear(start, r)
+			}
+			j.Suspect(start, f)
+			if d := j.Diagnostics(); len(d) != 1 || !strings.Contains(d[0].Reason, "some are dropped") {
+				t.Errorf("diagnostics: %v", d)
+			}
+			later := start.Add(time.Minute)
+			j.Hear(later, &reportv1.FrontendReport{Frontend: "honest"})
+			j.Suspect(later, f)
+			if d := j.Diagnostics(); len(d) != 0 {
+				t.Errorf("after the attack: %v", d)
+			}
+		})
+	}
+}
