@@ -146,8 +146,8 @@ func made(attacks []busAttack, what string) func(*attacker, *nats.Conn) error {
 	}
 }
 
-// eachAttack makes each attack once, at each frontend that it may hit, and waits until
-// it is reported. It returns the peak memory of each process.
+// eachAttack makes each attack, at each frontend that it may hit, until it is reported.
+// It returns the peak memory of each process.
 func (m *mesh) eachAttack(t *testing.T) map[string]int64 {
 	t.Helper()
 	ctx, cancel := context.WithCancel(m.ctx)
@@ -168,8 +168,9 @@ func (m *mesh) eachAttack(t *testing.T) map[string]int64 {
 		if attack.of != nil {
 			count = m.counter(attack.of(m), attack.metric, attack.label)
 		}
-		m.isReported(t, attack.what, count, func(context.Context) {
-			if err := attack.does(a, conns[attack.role]); err != nil {
+		m.isReported(t, attack.what, count, func(ctx context.Context) {
+			err := every(ctx, brief, func(int) error { return attack.does(a, conns[attack.role]) })
+			if ctx.Err() == nil {
 				t.Errorf("%s: %v", attack.what, err)
 			}
 		})
