@@ -142,6 +142,7 @@ func (c *conn) take(r *request) (err error) {
 	c.begin()
 	for ok := true; ok; ok, err = c.receive(r) {
 		if err := c.request(r); err != nil {
+			r.free()
 			return c.server.refuseRequest(c.address, "names", codes.ResourceExhausted, err)
 		}
 		r.wantNode = false

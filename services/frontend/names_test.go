@@ -40,7 +40,7 @@ func TestNamesOfAddress(t *testing.T) {
 			changes = append(changes, Put(name, Cluster(name, 1)), Put(name+"-endpoints", Endpoints(name, 1)))
 		}
 		mesh.Publish(changes...)
-		f := start(t, "f1", mesh, withLimits(func(l *frontend.Limits) { l.StreamsPerAddress = 6 })) // 72 KiB for absent names
+		f := start(t, "f1", mesh, withLimits(func(l *frontend.Limits) { l.StreamsPerAddress = 5 })) // 80 KiB for absent names
 		ask := func(id string, conn *grpc.ClientConn, names ...string) codes.Code {
 			e := connect(t, conn, node(id, "web"))
 			e.ask(ident.EDS, names...)

@@ -13,7 +13,7 @@ const (
 	// for may take, for each stream that the address may have; absentShare is the same
 	// for the answers to names that do not exist.
 	namesShare  = 32 << 10
-	absentShare = 12 << 10
+	absentShare = 16 << 10
 	// costOfName is what a name takes besides its text, and costOfAbsent the answer
 	// to one that does not exist: the streams share all other resources, but an answer
 	// of this kind is made for each stream, with the name in it, and kept until the
