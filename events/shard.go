@@ -2,12 +2,15 @@ package events
 
 import (
 	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	"meshlog.dev/proto/ident"
 )
 
 // ShardOf returns the shard to which a subject belongs, also one on which no event
-// can be; the zero Shard for the subjects of builders and operators.
+// can be; the zero Shard for the subjects of builders and operators. What cannot
+// be printed becomes U+FFFD.
 func ShardOf(s Subject) ident.Shard {
 	source, rest, _ := strings.Cut(string(s), ".")
 	instance, _, _ := strings.Cut(rest, ".")
@@ -34,5 +37,17 @@ func untoken(token string) string {
 		}
 		b.WriteByte(token[i])
 	}
-	return b.String()
+	return Printable(b.String())
+}
+
+// Printable returns a text with U+FFFD for what cannot be printed. A client may
+// publish under a subject of any bytes. Archives, reports and metrics hold text, a
+// terminal obeys control characters, and no event belongs under such a subject.
+func Printable(s string) string {
+	return strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return utf8.RuneError
+		}
+		return r
+	}, s)
 }

@@ -38,6 +38,7 @@ const (
 	subjectPrefix = "meshlog.ev."
 	controlToken  = "_ctl"
 	noNamespace   = "_"
+	anyToken      = "*"
 	// maxSubject leaves room for the rest of a control line of the bus, which
 	// is limited to 4096 bytes.
 	maxSubject = 1024
@@ -46,11 +47,37 @@ const (
 // ObjectSubject returns the subject of the objects of k's shard, kind and
 // namespace.
 func ObjectSubject(k ident.Key) Subject {
-	namespace := noNamespace
-	if k.Namespace != "" {
-		namespace = Token(k.Namespace)
+	return Subject(Token(k.Source) + "." + Token(k.Instance) + "." + Token(k.Kind) + "." + namespaceToken(k.Namespace))
+}
+
+func namespaceToken(namespace string) string {
+	if namespace == "" {
+		return noNamespace
 	}
-	return Subject(Token(k.Source) + "." + Token(k.Instance) + "." + Token(k.Kind) + "." + namespace)
+	return Token(namespace)
+}
+
+// Objects selects objects of a source by the names in their subjects. A nil name
+// selects all.
+type Objects struct {
+	Source                    string
+	Instance, Kind, Namespace *string
+}
+
+// Subjects returns the subject of the objects that o selects, or the wildcard for
+// their subjects.
+func (o Objects) Subjects() Subject {
+	tokens := []string{Token(o.Source), anyToken, anyToken, anyToken}
+	if o.Instance != nil {
+		tokens[1] = Token(*o.Instance)
+	}
+	if o.Kind != nil {
+		tokens[2] = Token(*o.Kind)
+	}
+	if o.Namespace != nil {
+		tokens[3] = namespaceToken(*o.Namespace)
+	}
+	return Subject(strings.Join(tokens, "."))
 }
 
 // ControlSubject returns the subject of begin and alive of a shard.
@@ -61,6 +88,12 @@ func ControlSubject(s ident.Shard) Subject {
 // ShardSubjects returns the wildcard for all subjects of a shard.
 func ShardSubjects(s ident.Shard) Subject {
 	return Subject(Token(s.Source) + "." + Token(s.Instance) + ".>")
+}
+
+// SourceControlSubjects returns the wildcard for the ControlSubject of all shards of a
+// source.
+func SourceControlSubjects(source string) Subject {
+	return Subject(Token(source) + "." + anyToken + "." + controlToken)
 }
 
 // SourceSubjects returns the wildcard for all subjects of all shards of a source.

@@ -42,6 +42,23 @@ func TestSubjects(t *testing.T) {
 	}
 }
 
+// ACL-3: a selection of objects has the tokens of their subjects, and * for all names.
+func TestObjects(t *testing.T) {
+	name := func(s string) *string { return &s }
+	for want, o := range map[Subject]Objects{
+		"file.default.Resource.shop": {"file", name("default"), name("Resource"), name("shop")},
+		"file.default.MeshPolicy._":  {"file", name("default"), name("MeshPolicy"), name("")},
+		"file.default.Pod.*":         {"file", name("default"), name("Pod"), nil},
+		"file.default.*.x=2Ey":       {"file", name("default"), nil, name("x.y")},
+		"=5Fx.*.=2A.=5F":             {"_x", nil, name("*"), name("_")},
+		"kubernetes.*.*.*":           {"kubernetes", nil, nil, nil},
+	} {
+		if got := o.Subjects(); got != want {
+			t.Errorf("subjects of %+v are %q, want %q", o, got, want)
+		}
+	}
+}
+
 func TestSubjectOf(t *testing.T) {
 	shard := ident.Shard{Source: "file", Instance: "default"}
 	tests := []struct {

@@ -96,7 +96,7 @@ var laws = []law{
 		reason: "the log carries converted objects: only what reads Kubernetes objects pays for their types",
 	},
 	{
-		of:     []string{module + "mesh/world", module + "mesh/proxy", module + "mesh/kind/...", module + "mesh/problem", module + "mesh/table", module + "mesh/manifest"},
+		of:     []string{module + "mesh/world", module + "mesh/proxy", module + "mesh/kind/...", module + "mesh/problem", module + "mesh/table", module + "mesh/manifest", module + "mesh/permit", module + "mesh/hostname"},
 		never:  []string{module + "mesh/index", module + "mesh/xds/...", module + "mesh/gate", module + "mesh/fold", module + "mesh/simulate"},
 		reason: "imports point downwards: simulate > xds > index > world, proxy > kind > problem",
 	},

@@ -27,7 +27,7 @@ layered_runtime: {layers: [{name: stock, static_layer: {re2.max_program_size.err
 const pieceRows = `
 apiVersion: envoy.meshlog.dev/v1
 kind: Resource
-metadata: {name: rows, namespace: demo}
+metadata: {name: rows, namespace: istio-system}
 spec:
   nodes: {cluster: one}
   resource:
@@ -62,7 +62,7 @@ spec:
 ---
 apiVersion: envoy.meshlog.dev/v1
 kind: Resource
-metadata: {name: row-routes, namespace: demo}
+metadata: {name: row-routes, namespace: istio-system}
 spec:
   nodes: {cluster: one}
   resource:

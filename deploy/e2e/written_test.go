@@ -172,7 +172,7 @@ func expand(text string) error {
 	if err != nil {
 		return err
 	}
-	labels := map[string]string{"instance": "i", "job": "j", "source": "s", "type": "t", "stream": "m", "connection": "c"}
+	labels := map[string]string{"instance": "i", "job": "j", "source": "s", "type": "t", "stream": "m", "connection": "c", "reason": "r"}
 	return t.Execute(io.Discard, map[string]any{"Labels": labels, "Value": 1.0})
 }
 

@@ -21,7 +21,7 @@ const refusedHeader = "Meshlog-Refused"
 func foreign(h nats.Header) string {
 	switch {
 	case h.Get(refusedHeader) != "":
-		return h.Get(refusedHeader)
+		return headerText(h.Get(refusedHeader)) // any client may have written it
 	case len(h[jetstream.StreamHeader]) > 0:
 		return fmt.Sprintf("a server wrote the message, as the answer to a request for a message of %q; a client had it reply here", h[jetstream.StreamHeader][0])
 	case h.Get(jetstream.ExpectedStreamHeader) != Stream:

@@ -3,7 +3,9 @@ package natslog_test
 import (
 	"errors"
 	"fmt"
+	"io"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -12,6 +14,7 @@ import (
 
 	"meshlog.dev/deploy/testkit/natstest"
 	"meshlog.dev/events"
+	"meshlog.dev/events/archive"
 	"meshlog.dev/events/natslog"
 	"meshlog.dev/proto/ident"
 	"meshlog.dev/proto/jsapi"
@@ -116,6 +119,43 @@ func TestForgedHeaders(t *testing.T) {
 	got, err := own.Last(t.Context(), events.ControlSubject(shard))
 	if err != nil || got.Seq != 1 || got.Err != nil || time.Since(got.Time) > time.Hour {
 		t.Errorf("%+v, %v", got, err)
+	}
+}
+
+// BUS-2: subject and headers may hold any bytes. The record is refused, its reason is
+// a short text, and archives take both.
+func TestTextOfForeignRecords(t *testing.T) {
+	b := natstest.Start(t)
+	l := newLog(t, b.Connect(t), natslog.StreamOptions{})
+	subjects := []string{"s.i.\xff", "s.i.\x1b[31m", "s.i._ctl"}
+	for _, s := range subjects {
+		raw(t, b, "meshlog.ev.mesh."+s, "NATS/1.0\r\nMeshlog-Refused: \xff\x1b"+strings.Repeat("x", 1<<15)+"\r\n\r\n")
+	}
+	for s, err := range l.Sizes(t.Context(), 0) { // waits until all are stored
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s.Seq == uint64(len(subjects)) {
+			break
+		}
+	}
+	w, err := archive.NewWriter(io.Discard, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for r, err := range l.Raw(t.Context(), 1, uint64(len(subjects))) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := r.Record().Err; !errors.Is(err, events.ErrRefused) || events.Printable(err.Error()) != err.Error() || len(err.Error()) > 1200 {
+			t.Errorf("%q: %.200v, want a short reason that can be printed", subjects[r.Seq-1], err)
+		}
+		if err := w.Append(r); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Error(err)
 	}
 }
 

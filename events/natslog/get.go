@@ -72,8 +72,8 @@ func (l *Log) record(m jsapi.Message) events.Record { return l.raw(m).Record() }
 
 // raw returns m as a record of the log.
 func (l *Log) raw(m jsapi.Message) events.Raw {
-	subject := events.Subject(strings.TrimPrefix(m.Subject, l.prefix))
-	return events.Raw{Seq: m.Seq, Time: m.Time.UTC(), Subject: subject, Data: m.Data, Refused: foreign(m.Header)}
+	subject := events.Printable(strings.TrimPrefix(m.Subject, l.prefix))
+	return events.Raw{Seq: m.Seq, Time: m.Time.UTC(), Subject: events.Subject(subject), Data: m.Data, Refused: foreign(m.Header)}
 }
 
 // id returns the id of the event in m.

@@ -62,20 +62,18 @@ func (l *Log) Sizes(ctx context.Context, after uint64) iter.Seq2[Size, error] {
 
 // sizeOf returns the size of a message that was sent without its data.
 func (l *Log) sizeOf(ctx context.Context, seq uint64, m *nats.Msg) (uint64, error) {
-	// The server's header is the last one of its name.
-	data, err := strconv.ParseUint(lastOf(m.Header, msgSize), 10, 64)
-	if err == nil {
-		headers := 0
-		for name, values := range m.Header {
-			for _, v := range values {
-				headers += len(name) + len(v) + 4
+	if headers, whole := headerSize(m); whole {
+		// The server's header is the last one of its name.
+		size := lastOf(m.Header, msgSize)
+		if data, err := strconv.ParseUint(size, 10, 64); err == nil {
+			// Only this answer has the size. Without it, an empty block is none.
+			if headers -= len(msgSize) + len(size) + 4; headers > emptyHeaders {
+				headers += headerBytes
+			} else {
+				headers = 0
 			}
+			return data + uint64(headers+len(m.Subject)) + messageBytes, nil
 		}
-		// Only this answer has the size.
-		if headers -= len(msgSize) + len(lastOf(m.Header, msgSize)) + 4; headers > 0 {
-			headers += headerBytes
-		}
-		return data + uint64(headers+len(m.Subject)) + messageBytes, nil
 	}
 	// Headers that no library wrote: ask for the whole message.
 	whole, err := l.get(ctx, jsapi.GetRequest{Seq: seq})
@@ -83,6 +81,35 @@ func (l *Log) sizeOf(ctx context.Context, seq uint64, m *nats.Msg) (uint64, erro
 		return 0, nil
 	}
 	return uint64(whole.Size+len(m.Subject)) + messageBytes, err
+}
+
+const (
+	// emptyHeaders is the size of a block of headers without any.
+	emptyHeaders = len("NATS/1.0\r\n\r\n")
+	// mostLines is how many headers of a message headerSize believes. A message of a
+	// Log has eight at most, and the server's one.
+	mostLines = 9
+)
+
+// headerSize returns the size of the headers of a message without data. whole is
+// false if the library may not have read them to the end.
+//
+// The library stops at the first empty line, so a client can hide the server's
+// header behind one, and bring its own in its place (BUS-6). Then the block is
+// longer than what was read from it, as libraries write it, by the size of the
+// server's header, which is 20 bytes at least. A client can make up for that by
+// leaving out the space or the carriage return of a line: two bytes a line, and two
+// in all for the first and the last one. mostLines does not suffice for it.
+func headerSize(m *nats.Msg) (size int, whole bool) {
+	size, lines := emptyHeaders, 0
+	for name, values := range m.Header {
+		for _, v := range values {
+			size += len(name) + len(v) + 4
+			lines++
+		}
+	}
+	_, status := m.Header["Status"] // stands in the first line
+	return size, !status && lines <= mostLines && size == m.Size()-len(m.Subject)-len(m.Reply)
 }
 
 func lastOf(h nats.Header, name string) string {

@@ -80,8 +80,45 @@ func TestSizes(t *testing.T) {
 	}
 }
 
+// BUS-6: no headers that a client brings make a record smaller than it is, also
+// those that hide the server's from client libraries.
+func TestSizesOfHiddenHeaders(t *testing.T) {
+	b := natstest.Start(t)
+	l := newLog(t, b.Connect(t), natslog.StreamOptions{})
+	const kib = 100
+	blocks := []string{
+		"NATS/1.0\r\nNats-Msg-Size: 1\r\n\r\n\r\n", // the server's header comes after an empty line
+		"NATS/1.0\r\nNats-Msg-Size: 1\r\n\r\nX: 1\r\n\r\n",
+		"NATS/1.0 204 x\r\nNats-Msg-Size: 1\r\n\r\n\r\n",
+		"NATS/1.0 204\r\n\r\n",
+	}
+	for n := range 16 { // lines without a space and a carriage return make up for the length of the server's header
+		blocks = append(blocks, "NATS/1.0\nNats-Msg-Size:1\n"+strings.Repeat("a:\n", n)+"\n\r\n", "NATS/1.0\nNats-Msg-Size:1\n"+strings.Repeat("a:\n", n)+"\nxx")
+	}
+	for _, block := range blocks {
+		rawData(t, b, events.ControlSubject(ident.Shard{Source: "s", Instance: "i"}).In("mesh"), block, strings.Repeat("x", kib<<10))
+	}
+	for s, err := range l.Sizes(t.Context(), 0) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s.Bytes < kib<<10 {
+			t.Errorf("headers %q: a record of %d KiB counts as %d bytes", blocks[s.Seq-1], kib, s.Bytes)
+		}
+		if s.Seq == uint64(len(blocks)) {
+			break
+		}
+	}
+}
+
 // raw sends a message with this block of headers, as a client of its own may.
 func raw(t *testing.T, b *natstest.Server, subject, block string) {
+	t.Helper()
+	rawData(t, b, subject, block, "")
+}
+
+// rawData is raw with data behind the headers.
+func rawData(t *testing.T, b *natstest.Server, subject, block, data string) {
 	t.Helper()
 	c, err := b.InProcessConn()
 	if err != nil {
@@ -91,7 +128,7 @@ func raw(t *testing.T, b *natstest.Server, subject, block string) {
 	in := bufio.NewReader(c)
 	line, err := in.ReadString('\n') // INFO
 	if err == nil {
-		_, err = fmt.Fprintf(c, "CONNECT {\"headers\":true,\"verbose\":false}\r\nHPUB %s %d %d\r\n%s\r\nPING\r\n", subject, len(block), len(block), block)
+		_, err = fmt.Fprintf(c, "CONNECT {\"headers\":true,\"verbose\":false}\r\nHPUB %s %d %d\r\n%s%s\r\nPING\r\n", subject, len(block), len(block)+len(data), block, data)
 	}
 	for err == nil && !strings.HasPrefix(line, "PONG") {
 		line, err = in.ReadString('\n')
@@ -109,6 +146,9 @@ func TestShardOf(t *testing.T) {
 		events.OperatorOverlaySubject:                                        {},
 		"file.default.any.thing.else":                                        {Source: "file", Instance: "default"},
 		"=GG.x=":                                                             {Source: "=GG", Instance: "x="},
+		"k.=FF.x":                                                            {Source: "k", Instance: "\uFFFD"},
+		"k.=1B[31m.x":                                                        {Source: "k", Instance: "\uFFFD[31m"},
+		"k.\xff.x":                                                           {Source: "k", Instance: "\uFFFD"},
 	} {
 		if got := events.ShardOf(subject); got != want {
 			t.Errorf("%s is of %v, want %v", subject, got, want)

@@ -15,7 +15,9 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/encoding"
 	_ "google.golang.org/grpc/encoding/gzip" // what a client may ask for
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/mem"
+	grpcmetadata "google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
@@ -435,7 +437,7 @@ func TestStreamsOfOneClient(t *testing.T) {
 			if i < 3 {
 				open = append(open, e)
 			}
-			if (i < 3) != (err == nil) || i == 3 && (status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "address pipe has 3 streams already")) {
+			if (i < 3) != (err == nil) || i == 3 && (status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "has 3 streams already")) {
 				t.Errorf("stream %d: %v", i, err)
 			}
 		}
@@ -462,6 +464,148 @@ func TestStreamsOfOneClient(t *testing.T) {
 		}
 		if got := f.counted("meshlog_frontend_streams_refused_total"); got != 2 {
 			t.Errorf("%v refusals are counted, want 2", got)
+		}
+	})
+}
+
+// Proxies that wait in line together cannot make more classes than the limit, although
+// there was room for each when it came (XDS-3).
+func TestClassLimitOfLine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		mesh := newMesh(t)
+		changes := []Change{Put("all", Cluster("all", 1))}
+		for i := range 20 {
+			changes = append(changes, PutFor(fmt.Sprint("one", i), Group(fmt.Sprint("group", i)), Cluster(fmt.Sprint("one", i), 1)))
+		}
+		mesh.Publish(changes...)
+		f := start(t, "f1", mesh, withLimits(func(l *frontend.Limits) { l.Classes, l.FirstAnswers = 8, 1 }))
+		var all []*envoy
+		for i := range 20 {
+			e := f.connect(node(fmt.Sprint("web-", i), fmt.Sprint("group", i)))
+			e.ask(ident.CDS)
+			all = append(all, e)
+		}
+		served := 0
+		for _, e := range all {
+			_, err := e.stream.Recv()
+			if err == nil {
+				served++
+			} else if status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "the 8 of --classes") {
+				t.Errorf("got %v", err)
+			}
+		}
+		if served != 5 { // three classes are of all, and each proxy has one of its own
+			t.Errorf("%d proxies are served, want 5", served)
+		}
+		if got := f.server.PushStatus(0); got.Waiting != 0 || got.FirstAnswers > 1 {
+			t.Errorf("%d streams wait, %d are in their first answers", got.Waiting, got.FirstAnswers)
+		}
+	})
+}
+
+// Methods that are called with one request are limited like streams: gRPC would
+// receive their requests whole, counted for no stream (XDS-1, XDS-2).
+func TestOtherMethodsAreLimited(t *testing.T) {
+	const check, watch = "/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"
+	synctest.Test(t, func(t *testing.T) {
+		f := start(t, "f1", shop(t), withLimits(func(l *frontend.Limits) { l.StreamsPerAddress = 5 }))
+		conn := f.dial(nil)
+		if err := openRaw(t, conn, fmt.Sprintf(perType[ident.CDS], "Fetch")).ended(); status.Code(err) != codes.Unimplemented {
+			t.Errorf("polling, before a request has come: %v", err)
+		}
+		// A request of the health service is under way until its stream ends, except for
+		// what came before the stream was counted: 64 KiB at most.
+		s := openRaw(t, conn, watch)
+		s.send(field(nil, 1, make([]byte, 1<<20)))
+		synctest.Wait()
+		if got := f.counted("meshlog_frontend_request_bytes"); got < 2*(1<<20-64<<10) {
+			t.Errorf("a request of 1 MiB counts for %v bytes", got)
+		}
+		for range 4 {
+			openRaw(t, conn, watch)
+		}
+		synctest.Wait()
+		for _, method := range []string{check, watch, ads} {
+			if err := openRaw(t, conn, method).ended(); status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "has 5 streams already") {
+				t.Errorf("%s: %v", method, err)
+			}
+		}
+	})
+	synctest.Test(t, func(t *testing.T) {
+		f := start(t, "f1", shop(t))
+		conn := f.dial(nil)
+		client := healthv1.NewHealthClient(conn)
+		if r, err := client.Check(t.Context(), &healthv1.HealthCheckRequest{}); err != nil || r.GetStatus() != healthv1.HealthCheckResponse_SERVING {
+			t.Errorf("check: %v, %v", r, err)
+		}
+		if r, err := client.List(t.Context(), &healthv1.HealthListRequest{}); err != nil || len(r.GetStatuses()) == 0 {
+			t.Errorf("list: %v, %v", r, err)
+		}
+		w, err := client.Watch(t.Context(), &healthv1.HealthCheckRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r, err := w.Recv(); err != nil || r.GetStatus() != healthv1.HealthCheckResponse_SERVING {
+			t.Errorf("watch: %v, %v", r, err)
+		}
+	})
+}
+
+// Streams that are refused leave nothing under way: not on a connection with others,
+// nor when their clients come back again and again, each time with a request (XDS-1).
+func TestRefusedRequestsAreGone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := start(t, "f1", shop(t), withLimits(func(l *frontend.Limits) { l.StreamsPerAddress = 2 }))
+		under := func() float64 {
+			synctest.Wait()
+			return f.counted("meshlog_frontend_request_bytes")
+		}
+		conn := f.dial(nil)
+		good := connect(t, conn, node("web-1", "web"))
+		good.ask(ident.CDS)
+		good.ack(good.expect(ident.CDS, "v1"))
+		bad := openRaw(t, conn, ads)
+		bad.send(rawRequest(rawNode(), field(nil, 3, append(make([]byte, 1<<20), 0xff))))
+		if err := bad.ended(); status.Code(err) != codes.InvalidArgument {
+			t.Errorf("got %v", err)
+		}
+		if got := under(); got != 0 {
+			t.Errorf("after a stream was refused, %v bytes are under way", got)
+		}
+		second := connect(t, conn, node("web-2", "web"))
+		second.ask(ident.CDS)
+		second.ack(second.expect(ident.CDS, "v1"))
+		again := f.dial(nil)
+		for range 100 {
+			s := openRaw(t, again, ads)
+			s.send(rawRequest(rawNode(field(nil, 9, make([]byte, 50_000)))))
+			if err := s.ended(); status.Code(err) != codes.Unavailable {
+				t.Errorf("got %v", err)
+			}
+			synctest.Wait()
+		}
+		if got := under(); got > 2*51_000 {
+			t.Errorf("after a client was refused 100 times, %v bytes are under way", got)
+		}
+	})
+}
+
+// The headers of a stream have a limit: gRPC keeps them as long as the stream, and takes
+// 16 MB unless told otherwise (XDS-1).
+func TestHeadersAreLimited(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := start(t, "f1", shop(t))
+		conn := f.dial(nil)
+		e := connect(t, conn, node("web-1", "web")) // the client learns the limit
+		e.ask(ident.CDS)
+		e.expect(ident.CDS, "v1")
+		ctx := grpcmetadata.AppendToOutgoingContext(t.Context(), "x", strings.Repeat("y", 64<<10))
+		s, err := conn.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, ads)
+		if err == nil {
+			err = rawStream{t, s}.ended()
+		}
+		if err == nil || !strings.Contains(err.Error(), "header list size") {
+			t.Errorf("headers of 64 KiB: %v", err)
 		}
 	})
 }

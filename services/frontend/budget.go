@@ -1,6 +1,7 @@
 package frontend
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"math"
@@ -49,7 +50,12 @@ const (
 // much of it and is within a request is not read any more: one connection at a time
 // goes on, until it has completed its requests or its turn is over. A connection
 // that waits for too long, does not complete its requests in its turn, or has had
-// much under way for long while others wait, loses its streams. Connections with little under way are read as ever.
+// much under way for long while others wait, loses its streams. Connections with
+// little under way are read as ever.
+//
+// What is under way of a connection may be less than what was counted: gRPC drops
+// data of streams that have ended or never began. So an address counts for no more
+// than its share, and a client that sends such data takes nothing from others.
 type budget struct {
 	most        int64 // bytes of all connections
 	small, tiny int64 // bytes of a connection
@@ -71,9 +77,11 @@ func newBudget() *budget {
 func (b *budget) add(c *meteredConn, bytes int64) {
 	// A connection's streams may have ended since it was charged.
 	bytes = max(bytes, -c.underWay)
+	peer, share := c.accepted.peer, b.most/addressShare
+	b.used -= min(peer.underWay, share)
 	c.underWay += bytes
-	c.accepted.peer.underWay += bytes
-	b.used += bytes
+	peer.underWay += bytes
+	b.used += min(peer.underWay, share)
 	if _, known := b.large[c]; c.underWay <= b.small {
 		delete(b.large, c)
 	} else if !known {
@@ -98,29 +106,36 @@ func (b *budget) fits(c *meteredConn) bool {
 	return true
 }
 
-// next lets connections go on that may; mu is held.
+// next lets connections go on that may, and gives the turn to one of the address
+// that has the least under way; mu is held.
 func (b *budget) next() {
-	b.waiting = slices.DeleteFunc(b.waiting, func(c *meteredConn) bool {
-		if !b.fits(c) {
-			if b.turn != nil {
-				return false
-			}
-			b.turn = c
-			c.turnEnds.Reset(requestTurn)
+	proceeds := func(c *meteredConn) bool {
+		if !b.fits(c) && b.turn != c {
+			return false
 		}
 		close(c.proceed)
 		return true
+	}
+	b.waiting = slices.DeleteFunc(b.waiting, proceeds)
+	if b.turn != nil || len(b.waiting) == 0 {
+		return
+	}
+	b.turn = slices.MinFunc(b.waiting, func(x, y *meteredConn) int {
+		return cmp.Compare(x.accepted.peer.underWay, y.accepted.peer.underWay)
 	})
+	b.turn.turnEnds.Reset(requestTurn)
+	b.waiting = slices.DeleteFunc(b.waiting, proceeds)
 }
 
 // wait returns when a connection may be read that is within a request: at once
 // unless the budget is used up and the connection has much of it. It reports false
-// if the connection has waited for too long, or is closed.
+// if the connection has waited for too long, takes more than one request in its turn,
+// or is closed.
 func (b *budget) wait(c *meteredConn) bool {
 	b.mu.Lock()
-	if b.fits(c) || b.turn == c {
+	if fits, turn := b.fits(c), b.turn == c; fits || turn {
 		b.mu.Unlock()
-		return true
+		return fits || c.underWay <= maxRequest+b.small
 	}
 	c.proceed = make(chan struct{})
 	b.waiting = append(b.waiting, c)
@@ -300,10 +315,13 @@ func (c *meteredConn) charge(read []byte) {
 	c.mu.Lock()
 	data := c.frames.scan(read)
 	c.mu.Unlock()
-	if data > 0 {
-		c.budget.mu.Lock()
+	if data == 0 {
+		return
+	}
+	c.budget.mu.Lock()
+	defer c.budget.mu.Unlock()
+	if !c.isClosed() { // nothing would take it off again
 		c.budget.add(c, int64(data))
-		c.budget.mu.Unlock()
 	}
 }
 
@@ -368,6 +386,20 @@ func (c *meteredConn) leave(s *conn) {
 	}
 }
 
+// forgetRefused takes off what streams have left that were refused before they
+// joined: their requests come although nothing reads them. A client that is refused
+// comes back on the same connection, each time with a request.
+func (c *meteredConn) forgetRefused() {
+	c.mu.Lock()
+	unused, begun := len(c.streams) == 0, costOfMessage*int64(len(c.frames.begun))
+	c.mu.Unlock()
+	if unused {
+		c.budget.mu.Lock()
+		defer c.budget.mu.Unlock()
+		c.budget.add(c, min(0, begun-c.underWay))
+	}
+}
+
 // clientPreface begins a connection of HTTP/2.
 const clientPreface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
@@ -375,10 +407,12 @@ const clientPreface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 // are in DATA frames, each after 5 bytes with its size.
 type frameScanner struct {
 	skip   int // bytes left of the current frame, or of the preface
+	pad    int // of which so many at its end are padding
 	head   [frameHead]byte
 	known  int // bytes of head
 	stream uint32
 	kind   byte
+	padded bool // the size of the padding comes next
 	ends   bool // the stream, with this frame
 	// begun holds the streams that are within a request.
 	begun map[uint32]message
@@ -401,17 +435,35 @@ const (
 
 	dataFrame, headersFrame, resetFrame = 0, 1, 3
 
-	endStream = 1 // a flag
+	endStream, paddedData = 1, 8 // flags
+
+	streamBits = 1<<31 - 1 // of the stream; gRPC ignores the other one
 )
 
-// scan returns how many of the bytes are data.
+// costOfMessage is what a request that has begun takes here. A client can begin one
+// with a byte, on streams that do not exist.
+const costOfMessage = 64
+
+// scan returns how many of the bytes are data of requests, and adds what the requests
+// that they begin or end take here.
 func (s *frameScanner) scan(p []byte) (data int) {
+	before := len(s.begun)
+	defer func() { data += costOfMessage * (len(s.begun) - before) }()
 	for len(p) > 0 {
 		if s.skip > 0 {
+			if s.padded {
+				s.padded, s.pad = false, min(int(p[0]), s.skip-1)
+				p = p[1:]
+				if s.skip--; s.skip == 0 {
+					s.end()
+				}
+				continue
+			}
 			n := min(s.skip, len(p))
 			if s.kind == dataFrame {
-				data += n
-				s.follow(p[:n])
+				d := min(n, max(s.skip-s.pad, 0))
+				data += d
+				s.follow(p[:d])
 			}
 			p = p[n:]
 			if s.skip -= n; s.skip == 0 {
@@ -427,7 +479,8 @@ func (s *frameScanner) scan(p []byte) (data int) {
 		}
 		s.known = 0
 		s.skip = int(binary.BigEndian.Uint32(s.head[:4]) >> 8)
-		s.kind, s.stream = s.head[3], binary.BigEndian.Uint32(s.head[5:])
+		s.kind, s.stream = s.head[3], binary.BigEndian.Uint32(s.head[5:])&streamBits
+		s.pad, s.padded = 0, s.kind == dataFrame && s.head[4]&paddedData != 0
 		s.ends = s.kind == resetFrame || s.kind <= headersFrame && s.head[4]&endStream != 0
 		if s.skip == 0 {
 			s.end()

@@ -50,6 +50,12 @@ func TestFrameScanner(t *testing.T) {
 	b = frame(b, resetFrame, 0, 11, make([]byte, 4))
 	b = requestFrames(b, 13, 5000, 1000)
 	b = frame(b, dataFrame, endStream, 13, nil)
+	// Padding is no data, and the first bit of a stream's number is none: else a client
+	// could hide a request, here of 500 bytes, behind others.
+	b = frame(b, dataFrame, paddedData, 15, append([]byte{100}, append([]byte{0, 0, 0, 1, 244}, make([]byte, 400+100)...)...))
+	b[len(b)-frameHead-506+5] |= 1 << 7
+	b = frame(b, dataFrame, paddedData, 15, append([]byte{255}, make([]byte, 255)...))
+	b = frame(b, dataFrame, paddedData, 15, append([]byte{3}, make([]byte, 99+3)...))
 	for seed := range uint64(200) {
 		random := rand.New(rand.NewPCG(seed, 0))
 		s, got := newFrameScanner(), 0
@@ -58,8 +64,8 @@ func TestFrameScanner(t *testing.T) {
 			got += s.scan(rest[:n])
 			rest = rest[n:]
 		}
-		want := []uint32{7, 9}
-		if begun := slices.Sorted(maps.Keys(s.begun)); got != 2505+5+3000+4+1000+1000 || !slices.Equal(begun, want) {
+		want := []uint32{7, 9, 15}
+		if begun := slices.Sorted(maps.Keys(s.begun)); got != 2505+5+3000+4+1000+1000+504+len(want)*costOfMessage || !slices.Equal(begun, want) {
 			t.Fatalf("seed %d: %d bytes of data, within requests on %v; want %v", seed, got, begun, want)
 		}
 	}
@@ -127,8 +133,8 @@ func TestBudget(t *testing.T) {
 		first := all[turn]
 		small := all[5]
 		small.sends(requestFrames(nil, 1, 50_000, 9000))
-		if small.conn.underWay != 9000 {
-			t.Errorf("of a connection with little under way %d bytes are read, want 9000", small.conn.underWay)
+		if small.conn.underWay != 9000+costOfMessage {
+			t.Errorf("of a connection with little under way %d bytes are read, want 9000", small.conn.underWay-costOfMessage)
 		}
 		// A connection whose requests are complete does not wait.
 		idle := all[6]
@@ -182,8 +188,9 @@ func TestBudgetOfAddress(t *testing.T) {
 			many = append(many, s)
 		}
 		use, waiting := b.inUse()
-		if use /= requestCopies; use > 65_000 || waiting == 0 {
-			t.Errorf("one address has %d bytes under way, and %d connections wait; its share is 25,000", use, waiting)
+		if use /= requestCopies; use != 25_000 || waiting == 0 || p.addresses["many"].underWay > 65_000 {
+			t.Errorf("one address counts for %d bytes of %d under way, and %d connections wait; its share is 25,000",
+				use, p.addresses["many"].underWay, waiting)
 		}
 		other := newSender(t, b, p, "other")
 		other.sends([]byte(clientPreface))
@@ -208,6 +215,94 @@ func TestBudgetOfAddress(t *testing.T) {
 			if s.ended != nil {
 				t.Errorf("a connection ended with %v", s.ended)
 			}
+			_ = s.conn.Close()
+		}
+	})
+}
+
+// A client that sends what nothing reads, on streams that do not exist, takes nothing
+// from other addresses, and what it sends takes little memory (XDS-1).
+func TestBudgetOfUnreadData(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, p := &budget{most: 100_000, small: 1000, tiny: 1000, large: make(map[*meteredConn]time.Time)}, newPeers(Limits{})
+		flood := newSender(t, b, p, "attacker")
+		flood.sends([]byte(clientPreface))
+		for range 300 { // complete requests
+			flood.sends(requestFrames(nil, 999, 995, 1000))
+		}
+		var all []*sender
+		for range 3 {
+			s := newSender(t, b, p, "attacker")
+			s.sends([]byte(clientPreface))
+			s.sends(requestFrames(nil, 1, 50_000, 5000))
+			all = append(all, s)
+		}
+		if use, waiting := b.inUse(); use/requestCopies != 25_000 || waiting == 0 {
+			t.Errorf("the attacker counts for %d bytes, its share is 25,000, and %d of its connections wait", use/requestCopies, waiting)
+		}
+		other := newSender(t, b, p, "other")
+		other.sends([]byte(clientPreface))
+		other.sends(requestFrames(nil, 1, 24_000, 24_005))
+		if other.conn.underWay != 24_005 {
+			t.Errorf("of another address %d bytes are read", other.conn.underWay)
+		}
+		// Each begun request counts, although it has one byte.
+		begins := newSender(t, b, p, "third")
+		begins.sends([]byte(clientPreface))
+		for stream := range 10_000 {
+			begins.conn.charge(frame(nil, dataFrame, 0, stream, []byte{0}))
+		}
+		if begins.conn.underWay < 10_000*costOfMessage {
+			t.Errorf("10,000 requests that have begun count for %d bytes", begins.conn.underWay)
+		}
+		for _, s := range append(all, flood, other, begins) {
+			_ = s.conn.Close()
+			s.conn.charge(frame(nil, dataFrame, 0, 1, make([]byte, 100))) // was read while it closed
+		}
+		if use, _ := b.inUse(); use != 0 || len(b.large) != 0 {
+			t.Errorf("after all connections have closed, %d bytes are under way", use)
+		}
+	})
+}
+
+// When the budget is used up, a connection takes one request in its turn, and the next
+// turn is that of the address that has the least under way (XDS-1).
+func TestBudgetTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, p := &budget{most: 100_000, small: 1000, tiny: 1000, large: make(map[*meteredConn]time.Time)}, newPeers(Limits{})
+		var greedy []*sender
+		for range 20 {
+			for address := range 4 {
+				s := newSender(t, b, p, fmt.Sprint("attacker", address))
+				s.sends([]byte(clientPreface))
+				s.sends(requestFrames(nil, 1, 50_000, 10_000))
+				greedy = append(greedy, s)
+			}
+		}
+		honest := newSender(t, b, p, "honest")
+		honest.sends([]byte(clientPreface))
+		honest.sends(requestFrames(nil, 1, 24_000, 24_005))
+		<-time.After(requestTurn + time.Second)
+		if honest.conn.underWay != 24_005 || honest.ended != nil {
+			t.Errorf("after one turn of another connection, %d of 24,005 bytes are read, %v", honest.conn.underWay, honest.ended)
+		}
+		// Its turn ends when its request is decoded. The next connection has two requests
+		// of the largest size under way, or so it says.
+		honest.conn.decoded(24_005)
+		next := b.turn
+		if next == nil {
+			t.Fatal("no connection has its turn")
+		}
+		next.charge(requestFrames(nil, 3, 2*maxRequest, maxRequest+5))
+		for _, s := range greedy {
+			if s.conn == next {
+				s.sends(requestFrames(nil, 5, 50_000, 10_000))
+				if status.Code(s.ended) != codes.ResourceExhausted {
+					t.Errorf("a connection that takes more than a request in its turn: %v", s.ended)
+				}
+			}
+		}
+		for _, s := range append(greedy, honest) {
 			_ = s.conn.Close()
 		}
 	})

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"io"
 	"math/rand/v2"
-	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -114,9 +113,7 @@ func (c *conn) receive(r *request) (ok bool, err error) {
 	case err != nil:
 		return false, err
 	case r.malformed != nil:
-		err := c.server.refuseRequest(c.address, "malformed", codes.InvalidArgument, r.malformed)
-		r.free()
-		return false, err
+		return false, c.server.refuseRequest(c.address, "malformed", codes.InvalidArgument, r.malformed)
 	}
 	return true, nil
 }
@@ -125,6 +122,7 @@ func (c *conn) receive(r *request) (ok bool, err error) {
 func (c *conn) run() {
 	defer c.server.finish(c)
 	r := &request{delta: c.mode.delta, wantNode: true}
+	defer c.drop(r) // what is left of it when the stream ends
 	if err := c.enter(r); err != nil {
 		c.end(err)
 		return
@@ -142,16 +140,23 @@ func (c *conn) take(r *request) (err error) {
 	c.begin()
 	for ok := true; ok; ok, err = c.receive(r) {
 		if err := c.request(r); err != nil {
-			r.free()
 			return c.server.refuseRequest(c.address, "names", codes.ResourceExhausted, err)
 		}
 		r.wantNode = false
-		size := r.size
-		r.free()
-		c.meter.decoded(size + messageHead)
+		c.drop(r)
 		c.sendIfIdle()
 	}
 	return err
+}
+
+// drop gives a request back, and its part of the budget.
+func (c *conn) drop(r *request) {
+	if r.buffer == nil && r.size == 0 {
+		return
+	}
+	size := r.size
+	r.free()
+	c.meter.decoded(size + messageHead)
 }
 
 // enter receives the first request, which names the client, and waits until the
@@ -163,14 +168,9 @@ func (c *conn) enter(r *request) (err error) {
 		return err
 	}
 	if c.proxy, c.about, err = readNode(r.node, c.server.metadata, c.share.address); err != nil {
-		r.free()
 		return c.server.refuseRequest(c.address, "node", codes.InvalidArgument, err)
 	}
 	c.proxy.Delta = c.mode.delta
-	c.place = place{identity: c.id.name}
-	if _, err := netip.ParseAddrPort(c.address); err == nil { // a network connection
-		c.place.address = c.share.address.name
-	}
 	if err := c.id.check(c.proxy); err != nil {
 		c.server.identityMismatch(c.proxy.ID, c.address, err)
 		return status.Error(codes.PermissionDenied, err.Error())
@@ -182,6 +182,11 @@ func (c *conn) enter(r *request) (err error) {
 	c.meter.decoded(received - r.dropNode())
 	c.resumes = r.resumes()
 	if err := c.server.admission.wait(c.grpc.Context(), c.resumes, c.share.address); err != nil {
+		return c.server.refuse(c.address, err)
+	}
+	// Other streams that waited may have made all classes that there is room for.
+	if err := c.server.admit(c.proxy); err != nil {
+		c.server.admission.release(c.share.address)
 		return c.server.refuse(c.address, err)
 	}
 	c.since, c.inFirstAnswers = time.Now(), true
@@ -198,8 +203,13 @@ func (c *conn) first(r *request) (ok bool, err error) {
 	c.server.opening.Add(1)
 	defer c.server.opening.Add(-1)
 	opened := time.Now()
+	var came atomic.Bool // Stop does not keep a call that is under way from setting the timer
+	defer came.Store(true)
 	var silence *time.Timer
 	silence = stopped(func() {
+		if came.Load() {
+			return
+		}
 		if c.meter.receives() && time.Since(opened) < slowFirstRequest {
 			silence.Reset(firstRequestWithin)
 			return

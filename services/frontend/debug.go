@@ -17,6 +17,7 @@ import (
 	"meshlog.dev/services/frontend/content"
 	"meshlog.dev/services/frontend/replica"
 	"meshlog.dev/services/frontend/stream"
+	"meshlog.dev/services/mesh/anytype"
 )
 
 // Serving returns the served state; nil: none yet.
@@ -180,7 +181,7 @@ func (c *conn) dump(only *ident.ResourceType, yield func(Dumped) bool) bool {
 				d.Version, d.Current = should.Sum.String(), bytes.Equal(should.Sum[:], r.GetSum())
 				m, err := (&anypb.Any{TypeUrl: t.URL(), Value: should.Value()}).UnmarshalNew()
 				if err == nil {
-					d.Resource, err = protojson.Marshal(m)
+					d.Resource, err = protojson.MarshalOptions{Resolver: anytype.Types}.Marshal(m)
 				}
 				if err != nil {
 					d.Unreadable = err.Error()

@@ -48,11 +48,12 @@ func newPeers(l Limits) *peers {
 }
 
 // addressOf returns what limits count as one address: an IPv4 address, or a /64
-// of IPv6, because one machine can have as many addresses of it as it wants.
+// of IPv6, because one machine can have as many addresses of it as it wants. It
+// returns "" for what is no network connection.
 func addressOf(a net.Addr) string {
 	tcp, ok := a.(*net.TCPAddr)
 	if !ok {
-		return a.String()
+		return ""
 	}
 	ip, _ := netip.AddrFromSlice(tcp.IP)
 	if ip = ip.Unmap(); !ip.Is6() {
@@ -93,7 +94,7 @@ func (h *holder) forget() {
 type share struct{ address, identity *holder }
 
 // enter counts a stream, or returns why it may not begin. The share must leave.
-func (p *peers) enter(address, identity string) (*share, error) {
+func (p *peers) enter(at place) (*share, error) {
 	count := func(of map[string]*holder, name, what, setting string, most int) (*holder, error) {
 		h, ok := p.change(of, name, func(h *holder) bool {
 			if most > 0 && h.streams >= most {
@@ -110,11 +111,11 @@ func (p *peers) enter(address, identity string) (*share, error) {
 	}
 	s := new(share)
 	var err error
-	if s.address, err = count(p.addresses, address, "address", "streams-per-address", p.perAddress); err != nil {
+	if s.address, err = count(p.addresses, at.address, "address", "streams-per-address", p.perAddress); err != nil {
 		return nil, err
 	}
-	if identity != "" {
-		if s.identity, err = count(p.identities, identity, "identity", "streams-per-identity", p.perIdentity); err != nil {
+	if at.identity != "" {
+		if s.identity, err = count(p.identities, at.identity, "identity", "streams-per-identity", p.perIdentity); err != nil {
 			s.leave()
 			return nil, err
 		}

@@ -14,8 +14,7 @@ import (
 type place struct {
 	// identity is the name in the client's certificate; empty: it has none.
 	identity string
-	// address is the client's IP; of IPv6 its network of 64 bits, because one host
-	// has all of these addresses.
+	// address is that of addressOf.
 	address string
 }
 

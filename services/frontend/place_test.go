@@ -1,6 +1,7 @@
 package frontend
 
 import (
+	"fmt"
 	"net"
 	"testing"
 
@@ -37,5 +38,28 @@ func TestRejectorsByPlace(t *testing.T) {
 	}
 	if n := len(all.rejectorsOf()); n != maxRejectors {
 		t.Errorf("%d rejectors are reported, want %d", n, maxRejectors)
+	}
+}
+
+// A client that rejects many resources under many names does not keep the rejections
+// of others out of the report (XDS-5).
+func TestVerdictsInTurns(t *testing.T) {
+	rejects := func(name, client, address string) rejector {
+		c := &conn{proxy: &proxy.Proxy{ID: client, UserAgent: client}, place: place{address: address}}
+		return rejector{c, index.ProxyClass{}, stream.Rejection{Type: ident.CDS, Name: name}}
+	}
+	var all []rejector
+	for i := range 2 * maxVerdicts {
+		all = append(all, rejects("a", fmt.Sprintf("invented %03d", i), "10.0.0.1"))
+	}
+	all = append(all, rejects("z", "envoy 1.40.0", "10.0.0.2"), rejects("z", "envoy 1.40.0", "10.0.0.3"))
+	s := &Server{suspects: []ident.Rejected{{Type: ident.EDS.URL(), Name: "asked"}}}
+	got := s.verdictReports(nil, all)
+	names := map[string]int{}
+	for _, v := range got {
+		names[v.GetName()]++
+	}
+	if len(got) != maxVerdicts || names["z"] != 1 || names["asked"] != 1 {
+		t.Errorf("%d verdicts, by name %v", len(got), names)
 	}
 }

@@ -34,7 +34,10 @@ import (
 )
 
 const (
-	maxRequest       = 64 << 20 // a client with 30,000 clusters sends 5 MB (E39)
+	maxRequest = 64 << 20 // a client with 30,000 clusters sends 5 MB (E39)
+	// maxHeaders is how many bytes the headers of a stream may have, decoded, which
+	// gRPC keeps as long as the stream: a byte on the wire can become a header.
+	maxHeaders       = 32 << 10
 	maxStreams       = 100_000
 	keepaliveTime    = 30 * time.Second
 	keepaliveTimeout = 10 * time.Second
@@ -193,6 +196,7 @@ func (s *Server) transport() *grpc.Server {
 		grpc.ForceServerCodecV2(s.codec),
 		grpc.MaxRecvMsgSize(maxRequest),
 		grpc.MaxSendMsgSize(math.MaxInt32),
+		grpc.MaxHeaderListSize(maxHeaders),
 		grpc.MaxConcurrentStreams(maxStreams),
 		grpc.ConnectionTimeout(handshakeTime),
 		grpc.StaticStreamWindowSize(streamWindow), grpc.StaticConnWindowSize(window),
@@ -208,7 +212,7 @@ func (s *Server) transport() *grpc.Server {
 	for _, service := range s.services() {
 		server.RegisterService(service, nil)
 	}
-	healthv1.RegisterHealthServer(server, s.health)
+	server.RegisterService(s.healthService(), s.health)
 	return server
 }
 
@@ -249,9 +253,22 @@ func (s *Server) drain(ctx context.Context) {
 // begin counts a new stream, or returns why it may not begin. A stream that has
 // begun calls finish when it has ended.
 func (s *Server) begin(c *conn) error {
-	if err := s.Ready(); err != nil {
+	if err := s.join(c); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.ready(); err != nil {
+		c.part()
 		return &limitError{"not-ready", status.Error(codes.Unavailable, err.Error())}
 	}
+	s.streams.Add(1)
+	return nil
+}
+
+// join counts a stream for its connection, its address and its identity, or returns
+// why it may not begin. The stream must part.
+func (s *Server) join(c *conn) error {
 	from, ok := peer.FromContext(c.grpc.Context())
 	if !ok {
 		return status.Error(codes.Internal, "the transport does not know the client's address")
@@ -261,6 +278,7 @@ func (s *Server) begin(c *conn) error {
 		return status.Error(codes.Internal, "the connection is not from a listener of the frontend")
 	}
 	c.address, c.meter = from.Addr.String(), info.conn
+	c.meter.forgetRefused()
 	if isCompressed(c.grpc.Context()) {
 		// A few kilobytes can become the largest request.
 		return s.refuseRequest(c.address, "compressed", codes.Unimplemented, errCompressed)
@@ -270,25 +288,24 @@ func (s *Server) begin(c *conn) error {
 		s.identityMismatch("", c.address, err)
 		return status.Error(codes.PermissionDenied, err.Error())
 	}
-	if c.share, err = s.peers.enter(addressOf(from.Addr), c.id.name); err != nil {
+	c.place = place{identity: c.id.name, address: addressOf(from.Addr)}
+	if c.share, err = s.peers.enter(c.place); err != nil {
 		return err
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.draining {
-		c.share.leave()
-		return &limitError{"not-ready", status.Error(codes.Unavailable, errDraining.Error())}
-	}
 	c.meter.join(c)
-	s.streams.Add(1)
 	return nil
+}
+
+// part ends what join has begun.
+func (c *conn) part() {
+	c.meter.leave(c)
+	c.share.leave()
 }
 
 // finish ends what begin has begun.
 func (s *Server) finish(c *conn) {
 	s.metadata.release(c.about)
-	c.meter.leave(c)
-	c.share.leave()
+	c.part()
 	s.streams.Done()
 }
 
@@ -367,10 +384,14 @@ var errDraining = errors.New("the frontend is shutting down")
 // Ready returns nil if a version is served, else what is missing.
 func (s *Server) Ready() error {
 	s.mu.Lock()
-	draining := s.draining
-	s.mu.Unlock()
+	defer s.mu.Unlock()
+	return s.ready()
+}
+
+// ready is Ready; mu is held.
+func (s *Server) ready() error {
 	switch {
-	case draining:
+	case s.draining:
 		return errDraining
 	case s.serving.Load() == nil:
 		return errors.New("no version yet: the local replica has none, and the version chain has delivered none")

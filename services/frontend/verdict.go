@@ -1,6 +1,7 @@
 package frontend
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"strings"
@@ -62,6 +63,7 @@ type tally struct {
 	ident.Rejected
 	t         ident.ResourceType
 	asked     bool // the leader suspects it
+	turn      int  // how many tallies before it come from the same place
 	rejectors []rejector
 	verdict   *reportv1.Verdict
 }
@@ -75,7 +77,8 @@ type rejector struct {
 
 // verdictReports returns what the proxies of conns did with the resources that
 // the rejectors among them reject or the leader suspects: the first hundred,
-// sorted.
+// those of the leader before others, and one of each place before the second of
+// another.
 func (s *Server) verdictReports(conns []*conn, rejectors []rejector) []*reportv1.Verdict {
 	s.mu.Lock()
 	suspects := s.suspects
@@ -99,17 +102,8 @@ func (s *Server) verdictReports(conns []*conn, rejectors []rejector) []*reportv1
 	if len(tallies) == 0 {
 		return nil
 	}
-	// The leader's suspects come first.
-	all := slices.SortedFunc(maps.Values(tallies), func(a, b *tally) int {
-		switch {
-		case a.asked == b.asked:
-			return a.Compare(b.Rejected)
-		case a.asked:
-			return -1
-		}
-		return 1
-	})
-	all = all[:min(len(all), maxVerdicts)]
+	all := slices.SortedFunc(maps.Values(tallies), func(a, b *tally) int { return a.Compare(b.Rejected) })
+	all = inTurns(all)[:min(len(all), maxVerdicts)]
 	byClient := map[string][]*tally{}
 	for _, t := range all {
 		byClient[t.Client] = append(byClient[t.Client], t)
@@ -123,6 +117,27 @@ func (s *Server) verdictReports(conns []*conn, rejectors []rejector) []*reportv1
 		verdicts = append(verdicts, t.verdict)
 	}
 	return verdicts
+}
+
+// inTurns sorts tallies so that a client, which can reject many resources under
+// many names, does not keep the rejections of others out of a report (XDS-5).
+func inTurns(all []*tally) []*tally {
+	from := map[place]int{}
+	for _, t := range all {
+		if t.asked || len(t.rejectors) == 0 {
+			continue
+		}
+		at := t.rejectors[0].place
+		for _, r := range t.rejectors {
+			if from[r.place] < from[at] {
+				at = r.place
+			}
+		}
+		from[at]++
+		t.turn = from[at] // after those of the leader
+	}
+	slices.SortStableFunc(all, func(a, b *tally) int { return cmp.Compare(a.turn, b.turn) })
+	return all
 }
 
 // count adds what the client did to each tally.
@@ -143,29 +158,22 @@ func (t *tally) explain() {
 	v := t.verdict
 	slices.SortFunc(t.rejectors, func(a, b rejector) int { return strings.Compare(a.proxy.ID, b.proxy.ID) })
 	v.Rejectors = t.rejectorsOf()
-	first := t.rejectors[0]
-	v.Message = strings.ToValidUTF8(first.Message[:min(len(first.Message), maxReason)], "")
-	v.Class = first.class.Only(t.t).Released([ident.ResourceTypes]string{}).Encode()
-	if good, world := t.good(); good != nil {
-		v.GoodSum, v.Good = good.Sum[:], store.VersionProto(world)
+	v.Message = strings.ToValidUTF8(t.rejectors[0].Message[:min(len(t.rejectors[0].Message), maxReason)], "")
+	r := t.newest()
+	v.Class = r.class.Only(t.t).Released([ident.ResourceTypes]string{}).Encode()
+	if r.Good != nil {
+		v.GoodSum, v.Good = r.Good.Sum[:], store.VersionProto(r.World)
 	}
 }
 
-// good returns the resource that the rejecting proxies have instead, and the
-// newest version that one of them has applied in full; nil: they have none, or
-// different ones.
-func (t *tally) good() (good *xds.Resource, world ident.Position) {
+// newest returns the rejector that has the newest good content instead; any if
+// none has one. Proxies that get changes at different times may have different ones.
+func (t *tally) newest() rejector {
+	newest := t.rejectors[0]
 	for _, r := range t.rejectors {
-		switch {
-		case r.Good == nil:
-		case good != nil && !good.Same(r.Good):
-			return nil, ident.Position{}
-		default:
-			good = r.Good
-			if world.Less(r.World) {
-				world = r.World
-			}
+		if r.Good != nil && (newest.Good == nil || newest.World.Less(r.World)) {
+			newest = r
 		}
 	}
-	return good, world
+	return newest
 }

@@ -149,6 +149,21 @@ func (w *world) known(ctx context.Context, t *testing.T, p *cluster.Pod, want bo
 	w.settle(ctx, t)
 }
 
+// remove ends a pod, deletes its objects, and waits until the served version has
+// none of them.
+func (w *world) remove(ctx context.Context, t *testing.T, p *cluster.Pod) {
+	t.Helper()
+	must(t, p.Remove(ctx))
+	must(t, program.Until(ctx, "the objects of "+p.Name+" to be gone", func(ctx context.Context) error {
+		var v struct{ Objects []struct{ Object string } }
+		err := w.mesh.CLI(ctx, &v, "show", w.serving(ctx, t).String(), "--name", p.Name)
+		if err == nil && len(v.Objects) > 0 {
+			err = fmt.Errorf("%v are there", v.Objects)
+		}
+		return err
+	}))
+}
+
 // settle lets the requests pass that Envoy workers accept before Envoy's main
 // thread hands them the acknowledged configuration.
 func (w *world) settle(ctx context.Context, t *testing.T) {

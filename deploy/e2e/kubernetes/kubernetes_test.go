@@ -138,7 +138,7 @@ func (w *world) serverRestarted(ctx context.Context, t *testing.T) {
 		must(t, p.Terminate(ctx))
 		must(t, w.east.Restart(ctx), w.mesh.Kube[eastern][0].Restart())
 		w.known(ctx, t, p, false)
-		must(t, p.Remove(ctx))
+		w.remove(ctx, t, p)
 		w.asked(ctx, t, w.v1, w.v2, w.far)
 	})
 }
@@ -204,7 +204,8 @@ func (w *world) westDies(ctx context.Context, t *testing.T) {
 	w.untilSource(ctx, t, w.west, "followed by "+twin.Name, func(s source) bool { return following(s) && s.Holder == twin.Name })
 	must(t, p.Terminate(ctx))
 	w.known(ctx, t, p, false)
-	must(t, p.Remove(ctx), first.Restart())
+	w.remove(ctx, t, p)
+	must(t, first.Restart())
 	w.untilSource(ctx, t, w.west, "followed by "+twin.Name+", with a twin", func(s source) bool {
 		return following(s) && s.Holder == twin.Name && len(s.Standbys) == 1
 	})

@@ -101,8 +101,8 @@ func startOne(ctx context.Context, c natsConfig, users ...string) (*NATS, error)
 
 // BusAuth runs `meshlog bus-auth` on a directory.
 func BusAuth(ctx context.Context, dir string, flags ...string) error {
-	var files []any
-	return meshlog(ctx, &files, append([]string{"bus-auth", dir}, flags...)...)
+	var written struct{ Files []any }
+	return meshlog(ctx, &written, append([]string{"bus-auth", dir}, flags...)...)
 }
 
 // Flags returns the flags by which a program with a role, or the command line

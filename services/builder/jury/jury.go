@@ -38,8 +38,9 @@ type Jury struct {
 	log       *slog.Logger
 	since     time.Time                   // reports are counted since then
 	frontends map[string]report           // the last report of each
-	heard     int                         // bytes of all of them
-	unheard   time.Time                   // when a report was last dropped; zero: none was, lately
+	heard     int                         // bytes of all verdicts in frontends
+	dropped   time.Time                   // when a report exceeded the limits last
+	deaf      bool                        // that was lately
 	suspects  map[ident.Rejected]*suspect // only a leader has some
 	crowded   bool                        // there are MaxQuarantines
 	crowders  []string                    // identities and addresses with MaxByOne of them
@@ -70,8 +71,7 @@ func (j *Jury) Suspects() []*reportv1.Suspect {
 	return all
 }
 
-// Diagnostics returns a diagnostic if no further resource can be quarantined, and if
-// reports are dropped.
+// Diagnostics returns a diagnostic for each reason why rejections may not count.
 func (j *Jury) Diagnostics() []problem.Diagnostic {
 	full := func(reason string) problem.Diagnostic {
 		return problem.Diagnostic{
@@ -87,12 +87,12 @@ func (j *Jury) Diagnostics() []problem.Diagnostic {
 	for _, by := range j.crowders {
 		all = append(all, full(fmt.Sprintf("%d rejections in quarantine come from %s alone, which is the most that one client may cause", MaxByOne, by)))
 	}
-	if !j.unheard.IsZero() {
+	if j.deaf {
 		all = append(all, problem.Diagnostic{
-			Severity: problem.Error, Code: "reports",
-			Reason: fmt.Sprintf("frontends report more than is kept, %d reports or %d MiB: some are dropped", maxFrontends, maxHeard>>20),
-			Advice: "find out on the bus which frontends there are; if some are not yours, replace the frontends' key",
-			Effect: "what proxies of the other frontends reject is not put into quarantine",
+			Severity: problem.Error, Code: "quarantines",
+			Reason: fmt.Sprintf("frontends report too much: %d of them, %d verdicts of each and %d MiB in all count", maxFrontends, maxVerdicts, maxHeard>>20),
+			Advice: "see who reports with `meshlog status`; if these are not your frontends, replace the frontends' key on the bus",
+			Effect: "further reports do not count, and what they say is rejected may not be held back",
 		})
 	}
 	return all

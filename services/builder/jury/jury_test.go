@@ -172,6 +172,30 @@ func TestQuarantineServesLastGood(t *testing.T) {
 	}
 }
 
+// Proxies that get changes at different times have different contents before. The
+// newest one counts: with none, every piece would be to blame.
+func TestQuarantineServesNewestGood(t *testing.T) {
+	older := verdict(0, 0, "p1")
+	older.GoodSum, older.Good = []byte(strings.Repeat("o", 16)), store.VersionProto(ident.Position{Epoch: then.Epoch, Seq: then.Seq - 1})
+	older.Class = nil
+	fresh := verdict(0, 0, "p3")
+	fresh.GoodSum, fresh.Good = nil, nil
+	for _, frontends := range [][]*reportv1.Verdict{{older, verdict(0, 0, "p2"), fresh}, {verdict(0, 0, "p2"), fresh, older}} {
+		j, f := jury.New(fixed{cluster("before")}, start.Add(-time.Minute), slog.New(slog.DiscardHandler)), fold.New("one", fold.KindJudge{})
+		for i, v := range frontends {
+			j.Hear(start, &reportv1.FrontendReport{Frontend: fmt.Sprint("f", i), Verdicts: []*reportv1.Verdict{v}})
+		}
+		j.Suspect(start, f)
+		proposed, err := j.Propose(start, f, worlds)
+		if err != nil || len(proposed) != 1 {
+			t.Fatalf("proposed %v, %v", proposed, err)
+		}
+		if v := proposed[0].Values[0].Value; v == nil || string(v.Bytes) != string(cluster("before")) {
+			t.Errorf("served instead: %v", v)
+		}
+	}
+}
+
 // anything is a judge that accepts every value.
 type anything struct{}
 
@@ -247,32 +271,4 @@ func rejectors(ids []string) (all []*reportv1.Rejector) {
 		all = append(all, &reportv1.Rejector{Proxy: id, Address: id})
 	}
 	return all
-}
-
-// A client with a frontend's key that reports under many names, or at length, takes a
-// bounded amount of memory. The jury says that reports are dropped, until it has room.
-func TestReportsAreBounded(t *testing.T) {
-	for name, r := range map[string]*reportv1.FrontendReport{
-		"many":  {},
-		"large": {Build: strings.Repeat("x", 1<<20)},
-	} {
-		t.Run(name, func(t *testing.T) {
-			j := jury.New(fixed{}, start, slog.New(slog.DiscardHandler))
-			f := fold.New("b", nil)
-			for i := range 1001 {
-				r.Frontend = fmt.Sprint("forged-", i)
-				j.Hear(start, r)
-			}
-			j.Suspect(start, f)
-			if d := j.Diagnostics(); len(d) != 1 || !strings.Contains(d[0].Reason, "some are dropped") {
-				t.Errorf("diagnostics: %v", d)
-			}
-			later := start.Add(time.Minute)
-			j.Hear(later, &reportv1.FrontendReport{Frontend: "honest"})
-			j.Suspect(later, f)
-			if d := j.Diagnostics(); len(d) != 0 {
-				t.Errorf("after the attack: %v", d)
-			}
-		})
-	}
 }

@@ -317,6 +317,29 @@ func TestSplitPieces(t *testing.T) {
 	}
 }
 
+// The pieces of a resource that is too large to be a replacement itself have their
+// last good content too, and only those that changed are blamed.
+func TestPiecesOfLargeResource(t *testing.T) {
+	for name, explain := range map[string]func(int, string) string{"named": names, "unnamed": nothing} {
+		t.Run(name, func(t *testing.T) {
+			r := newRowed(t, 2, explain)
+			hosts := []host{ok("a", 1)}
+			want := map[string]string{"a.example": "good-a-1"}
+			for i := range 300 {
+				h := ok(fmt.Sprintf("h%03d", i), 1, fmt.Sprintf("h%03d.%s.example", i, strings.Repeat("x", 1<<10)))
+				hosts = append(hosts, h)
+				want[h.domains[0]] = h.marker()
+			}
+			r.set(hosts...)
+			r.expect("all good", want)
+			hosts = slices.Clone(hosts)
+			hosts[0] = broken("a", 2)
+			r.set(hosts...)
+			r.expect("one is bad", want)
+		})
+	}
+}
+
 // Envoys that never had a good content get 503 for the domains of a bad virtual
 // host, and all others.
 func TestFreshProxies(t *testing.T) {

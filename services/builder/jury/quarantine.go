@@ -173,6 +173,10 @@ func (j *Jury) instead(t ident.ResourceType, x ident.Rejected, e evidence, c *ga
 	if len(values) > 0 && size <= maxGood {
 		return values
 	}
+	if len(good) > maxGood {
+		j.log.Warn("what proxies had before is too large to be served instead", "resource", x.Name, "version", e.good, "bytes", len(good))
+		good = nil
+	}
 	whole := row.Whole(t, c.Made, good)
 	v := ident.OverlayValue{Resource: &ident.Resource{Rejected: x, Class: e.class, Closed: whole.Closed}}
 	if whole.Value != nil {
@@ -199,7 +203,7 @@ func quarantineID(f *fold.Fold, x ident.Rejected) string {
 type past map[ident.Position]func(gate.ClassOf, string) ([]byte, [16]byte)
 
 // lastGood returns the resource that the class was served in the version which the
-// rejecting proxies had before, or nil if it is not found or too large.
+// rejecting proxies had before, or nil if it is not found.
 func (j *Jury) lastGood(then past, x ident.Rejected, e evidence, worlds Worlds) ([]byte, error) {
 	t, ok := ident.ResourceTypeOf(x.Type)
 	class, err := index.DecodeClass(e.class)
@@ -210,7 +214,7 @@ func (j *Jury) lastGood(then past, x ident.Rejected, e evidence, worlds Worlds) 
 	if served == nil {
 		w, err := worlds(e.good)
 		if errors.Is(err, store.ErrNotFound) || errors.Is(err, store.ErrCorrupt) {
-			j.log.Warn("the version that proxies had before is no longer kept; the rejected resource is left out", "resource", x.Name, "version", e.good, "error", err)
+			j.log.Warn("the version that proxies had before is no longer kept", "resource", x.Name, "version", e.good, "error", err)
 			return nil, nil
 		}
 		if err != nil {
@@ -222,8 +226,8 @@ func (j *Jury) lastGood(then past, x ident.Rejected, e evidence, worlds Worlds) 
 	var release [ident.ResourceTypes]string
 	release[t] = x.Client
 	value, sum := served(gate.ClassOf{Type: t, Class: class.Released(release)}, x.Name)
-	if value == nil || !slices.Equal(sum[:], e.goodSum) || len(value) > maxGood {
-		j.log.Warn("what proxies had before cannot be served; the rejected resource is left out", "resource", x.Name, "version", e.good, "bytes", len(value))
+	if value == nil || !slices.Equal(sum[:], e.goodSum) {
+		j.log.Warn("what proxies had before is not found", "resource", x.Name, "version", e.good)
 		return nil, nil
 	}
 	return value, nil

@@ -1,7 +1,6 @@
 package jury
 
 import (
-	"bytes"
 	"cmp"
 	"maps"
 	"slices"
@@ -27,18 +26,21 @@ const (
 	decideWithin = 2 * time.Second
 	// maxSuspects bounds the leader's tick.
 	maxSuspects = 100
-	// maxFrontends and maxHeard bound the frontends whose reports are kept, and the
-	// bytes of the reports: a client with a frontend's key may report under any name.
+	// Limits of what is kept of reports, because a client with the frontends' key
+	// reports under as many names as it likes: frontends and their names, verdicts of each
+	// (more than one reports), and bytes of all verdicts.
 	maxFrontends = 1000
+	maxVerdicts  = 1000
 	maxHeard     = 64 << 20
+	maxName      = 256 // bytes
 )
 
 // report is the last report of a frontend.
 type report struct {
 	at       time.Time
 	made     time.Time // by the frontend's clock; zero: unknown
-	size     int       // bytes of its messages
 	verdicts map[ident.Rejected]*reportv1.Verdict
+	bytes    int // that the verdicts take
 }
 
 // suspect is a resource that a proxy rejects.
@@ -47,69 +49,79 @@ type suspect struct {
 	tried time.Time // last found guilty
 }
 
-// Hear takes a frontend's report.
+// Hear takes a frontend's report. What exceeds the limits does not count.
 func (j *Jury) Hear(now time.Time, r *reportv1.FrontendReport) {
-	before, known := j.frontends[r.GetFrontend()]
-	if r.GetLeaving() {
-		j.heard -= before.size
-		delete(j.frontends, r.GetFrontend())
-		return
-	}
-	latest := report{at: now, size: proto.Size(r), verdicts: map[ident.Rejected]*reportv1.Verdict{}}
+	name := r.GetFrontend()
+	before, known := j.frontends[name]
+	latest := report{at: now, verdicts: map[ident.Rejected]*reportv1.Verdict{}}
 	if r.GetTime() != nil {
 		latest.made = r.GetTime().AsTime()
-		if before.made.Equal(latest.made) {
-			latest.size, latest.verdicts = latest.size+before.size, before.verdicts // another message of the same report
-		}
 	}
-	full := func() bool {
-		return !known && len(j.frontends) >= maxFrontends || j.heard-before.size+latest.size > maxHeard
+	if known && r.GetTime() != nil && before.made.Equal(latest.made) {
+		// Another message of the same report.
+		latest.verdicts, latest.bytes = before.verdicts, before.bytes
 	}
-	if full() {
-		if j.forgetSilent(now); full() {
-			j.unheard = now
-			return
-		}
+	j.forget(name)
+	if r.GetLeaving() {
+		return
+	}
+	if len(j.frontends) >= maxFrontends {
+		j.expire(now)
+	}
+	if len(j.frontends) >= maxFrontends || len(name) > maxName {
+		j.dropped = now
+		return
 	}
 	for _, v := range r.GetVerdicts() {
 		x := ident.Rejected{Type: v.GetTypeUrl(), Name: v.GetName(), Client: v.GetClient()}
-		if len(v.GetSum()) == len(x.Sum) {
-			x.Sum = [16]byte(v.GetSum())
-			latest.verdicts[x] = v
+		if len(v.GetSum()) != len(x.Sum) {
+			continue
 		}
+		x.Sum = [16]byte(v.GetSum())
+		old, twice := latest.verdicts[x]
+		bytes := latest.bytes + proto.Size(v) - proto.Size(old)
+		if !twice && len(latest.verdicts) >= maxVerdicts || j.heard+bytes > maxHeard {
+			j.dropped = now
+			continue
+		}
+		latest.verdicts[x], latest.bytes = v, bytes
 	}
-	j.heard += latest.size - before.size
-	j.frontends[r.GetFrontend()] = latest
+	j.frontends[name] = latest
+	j.heard += latest.bytes
 }
 
-// forgetSilent forgets the frontends that have reported nothing for long.
-func (j *Jury) forgetSilent(now time.Time) {
-	maps.DeleteFunc(j.frontends, func(_ string, r report) bool {
-		silent := now.Sub(r.at) > silentFor
-		if silent {
-			j.heard -= r.size
+// forget drops the last report of a frontend.
+func (j *Jury) forget(frontend string) {
+	j.heard -= j.frontends[frontend].bytes
+	delete(j.frontends, frontend)
+}
+
+// expire drops the reports of frontends that are silent.
+func (j *Jury) expire(now time.Time) {
+	for name, r := range j.frontends {
+		if now.Sub(r.at) > silentFor {
+			j.forget(name)
 		}
-		return silent
-	})
-	if now.Sub(j.unheard) > silentFor {
-		j.unheard = time.Time{}
 	}
 }
 
 // Suspect makes suspects of the resources that some proxy rejects and that are
 // not in quarantine. It reports whether there are new ones, which the leader
-// must announce.
+// must announce. One identity or address may cause as many suspects and quarantines
+// as it may cause quarantines, so that its suspects keep no others out.
 func (j *Jury) Suspect(now time.Time, f *fold.Fold) (more bool) {
 	standing := standing(f)
 	j.crowded = len(f.Quarantines()) >= MaxQuarantines
 	j.crowders = nil
-	for by, n := range charges(f) {
+	charged := charges(f)
+	for by, n := range charged {
 		if n >= MaxByOne {
 			j.crowders = append(j.crowders, by)
 		}
 	}
 	slices.Sort(j.crowders)
-	j.forgetSilent(now)
+	j.expire(now)
+	j.deaf = !j.dropped.IsZero() && now.Sub(j.dropped) <= silentFor
 	rejected := map[ident.Rejected]bool{}
 	for _, r := range j.frontends {
 		for x, v := range r.verdicts {
@@ -119,8 +131,21 @@ func (j *Jury) Suspect(now time.Time, f *fold.Fold) (more bool) {
 		}
 	}
 	maps.DeleteFunc(j.suspects, func(x ident.Rejected, _ *suspect) bool { return !rejected[x] })
+	for _, x := range sortedKeys(j.suspects) {
+		if e := j.evidence(x); len(e.places) > 0 {
+			charged[e.charge(charged)]++
+		}
+	}
 	for _, x := range sortedKeys(rejected) {
-		if j.suspects[x] == nil && len(j.suspects) < maxSuspects {
+		if j.suspects[x] != nil || len(j.suspects) >= maxSuspects {
+			continue
+		}
+		e := j.evidence(x)
+		if len(e.places) == 0 {
+			continue
+		}
+		if by := e.charge(charged); charged[by] < MaxByOne {
+			charged[by]++
 			j.suspects[x] = &suspect{since: now}
 			more = true
 		}
@@ -140,13 +165,12 @@ type evidence struct {
 	all       bool // every frontend has reported about it
 	message   string
 	class     []byte
-	goodSum   []byte // the content that the proxies have instead; nil if they differ
+	goodSum   []byte // the newest content that proxies have instead, or nil
 	good      ident.Position
 }
 
 func (j *Jury) evidence(x ident.Rejected) evidence {
 	e := evidence{all: true}
-	disagree := false
 	for _, id := range slices.Sorted(maps.Keys(j.frontends)) {
 		v := j.frontends[id].verdicts[x]
 		if v == nil {
@@ -161,17 +185,9 @@ func (j *Jury) evidence(x ident.Rejected) evidence {
 		if e.class == nil && v.GetRejected() > 0 {
 			e.class, e.message = v.GetClass(), v.GetMessage()
 		}
-		if len(v.GetGoodSum()) == 0 {
-			continue
+		if good := store.VersionOf(v.GetGood()); len(v.GetGoodSum()) > 0 && e.good.Less(good) {
+			e.goodSum, e.good, e.class = v.GetGoodSum(), good, v.GetClass() // that class had it
 		}
-		disagree = disagree || e.goodSum != nil && !bytes.Equal(e.goodSum, v.GetGoodSum())
-		e.goodSum = v.GetGoodSum()
-		if good := store.VersionOf(v.GetGood()); e.good.Less(good) {
-			e.good = good
-		}
-	}
-	if disagree {
-		e.goodSum = nil
 	}
 	slices.SortFunc(e.places, place.compare)
 	e.places = slices.Compact(e.places)

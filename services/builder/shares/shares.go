@@ -22,16 +22,30 @@ import (
 // log, so a count is dropped as a whole once its last record has expired.
 const span = 1024
 
+// A process that watches all instances of a source may write under invented ones.
+const (
+	// maxInstances is how many instances of a source are counted one by one; records
+	// of others are of the instance Others.
+	maxInstances = 1000
+	// Others is no instance: it has characters that none has.
+	Others = "(others)"
+	// maxReported is how many shares a report and the metrics have, the largest ones.
+	maxReported = 100
+	// maxName is how much of the name of a source or an instance is kept, in bytes.
+	maxName = 256
+)
+
 // Shares counts. It is safe for concurrent use.
 type Shares struct {
 	mu      sync.Mutex
 	spans   map[uint64]map[ident.Shard]uint64 // by sequence / span
 	sums    map[ident.Shard]uint64
-	next    uint64 // the sequence up to which all records are counted
-	last    uint64 // of the log
-	bytes   uint64 // of the log
-	most    uint64 // that the log may hold; 0: no limit
-	counted bool   // all records were counted once
+	of      map[string]int // the number of instances in sums, by source
+	next    uint64         // the sequence up to which all records are counted
+	last    uint64         // of the log
+	bytes   uint64         // of the log
+	most    uint64         // that the log may hold; 0: no limit
+	counted bool           // all records were counted once
 }
 
 // New returns an empty count.
@@ -45,7 +59,8 @@ func New() *Shares {
 func (s *Shares) Reset() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.spans, s.sums, s.next, s.counted = map[uint64]map[ident.Shard]uint64{}, map[ident.Shard]uint64{}, 0, false
+	s.spans, s.sums, s.of = map[uint64]map[ident.Shard]uint64{}, map[ident.Shard]uint64{}, map[string]int{}
+	s.next, s.counted = 0, false
 }
 
 // Add counts a record.
@@ -57,10 +72,26 @@ func (s *Shares) Add(seq uint64, shard ident.Shard, bytes uint64) {
 		at = map[ident.Shard]uint64{}
 		s.spans[seq/span] = at
 	}
+	shard = s.counts(shard)
 	at[shard] += bytes
 	s.sums[shard] += bytes
 	s.next = seq
 	s.counted = s.counted || seq >= s.last
+}
+
+// counts returns the shard as which the records of a shard count. mu is held.
+func (s *Shares) counts(shard ident.Shard) ident.Shard {
+	if _, known := s.sums[shard]; known {
+		return shard
+	}
+	shard.Source = shard.Source[:min(len(shard.Source), maxName)]
+	if s.of[shard.Source] >= maxInstances || len(shard.Instance) > maxName {
+		shard.Instance = Others
+	}
+	if _, known := s.sums[shard]; !known {
+		s.of[shard.Source]++
+	}
+	return shard
 }
 
 // Log notes the size of the log, how much it may hold, and its first and last
@@ -77,6 +108,7 @@ func (s *Shares) Log(bytes, most, first, last uint64) {
 		for shard, bytes := range at {
 			if s.sums[shard] -= bytes; s.sums[shard] == 0 {
 				delete(s.sums, shard)
+				s.of[shard.Source]--
 			}
 		}
 		delete(s.spans, n)
@@ -100,21 +132,22 @@ type share struct {
 	bytes uint64
 }
 
-// sorted returns the shares, the largest first. mu is held.
+// sorted returns the largest shares, the largest first. mu is held.
 func (s *Shares) sorted() (all []share) {
 	for _, shard := range slices.SortedFunc(maps.Keys(s.sums), func(a, b ident.Shard) int {
 		return cmp.Or(cmp.Compare(s.sums[b], s.sums[a]), cmp.Compare(a.Source, b.Source), cmp.Compare(a.Instance, b.Instance))
 	}) {
-		all = append(all, share{shard, s.sums[shard]})
+		if all = append(all, share{shard, s.sums[shard]}); len(all) == maxReported {
+			break
+		}
 	}
 	return all
 }
 
-// alert is the part of the log above which a shard is reported.
+// alert is the part of the log above which a shard or a source is reported.
 const alert = 0.5
 
-// Report adds the shares to a builder's report, and a warning for each shard that
-// takes half of the log.
+// Report adds the shares to a builder's report, and Warnings.
 func (s *Shares) Report(r *reportv1.BuilderReport) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -125,7 +158,8 @@ func (s *Shares) Report(r *reportv1.BuilderReport) {
 	r.Warnings = append(r.Warnings, s.warnings()...)
 }
 
-// Warnings returns a line for each shard that takes half of the log.
+// Warnings returns a line for each shard that takes half of the log, and for each
+// source whose shards do so together.
 func (s *Shares) Warnings() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -136,13 +170,27 @@ func (s *Shares) warnings() (all []string) {
 	if s.most == 0 {
 		return nil
 	}
-	for _, sh := range s.sorted() {
-		if sh.shard == (ident.Shard{}) || float64(sh.bytes) < alert*float64(s.most) {
-			continue
-		}
+	half := uint64(alert * float64(s.most))
+	warn := func(name string, bytes uint64) {
 		all = append(all, fmt.Sprintf("%s takes %d of the %d MiB that the log may hold, and the log holds %d: when it is full, no process can write. "+
 			"See what changes so often with `meshlog log`; if its watcher is not yours any more, remove its user from the bus; make room with `meshlog streams --log-mib N --apply`",
-			sh.shard, sh.bytes>>20, s.most>>20, s.bytes>>20))
+			name, bytes>>20, s.most>>20, s.bytes>>20))
+	}
+	sources, named := map[string]uint64{}, map[string]bool{}
+	for shard, bytes := range s.sums {
+		sources[shard.Source] += bytes
+	}
+	for _, sh := range s.sorted() {
+		if sh.shard != (ident.Shard{}) && sh.bytes >= half {
+			named[sh.shard.Source] = true
+			warn(sh.shard.String(), sh.bytes)
+		}
+	}
+	// One process may write for all instances of a source.
+	for _, source := range slices.Sorted(maps.Keys(sources)) {
+		if source != "" && !named[source] && sources[source] >= half {
+			warn(source+"/*", sources[source])
+		}
 	}
 	return all
 }
@@ -157,10 +205,10 @@ func (s *Shares) Describe(ch chan<- *prometheus.Desc) { ch <- bytesDesc }
 func (s *Shares) Collect(ch chan<- prometheus.Metric) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for shard, bytes := range s.sums {
-		if shard == (ident.Shard{}) {
+	for _, sh := range s.sorted() {
+		if sh.shard == (ident.Shard{}) {
 			continue
 		}
-		ch <- prometheus.MustNewConstMetric(bytesDesc, prometheus.GaugeValue, float64(bytes), shard.String())
+		ch <- prometheus.MustNewConstMetric(bytesDesc, prometheus.GaugeValue, float64(sh.bytes), sh.shard.String())
 	}
 }

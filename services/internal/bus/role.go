@@ -107,6 +107,8 @@ func (r Role) inboxes() string {
 // Permissions are the subjects that a client may use.
 type Permissions struct {
 	Publish, Subscribe []string
+	// Deny are subjects that it may not publish to, although Publish covers them.
+	Deny []string
 	// Answers: the client may also publish to the inbox of a question.
 	Answers bool
 }

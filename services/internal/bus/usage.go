@@ -3,7 +3,6 @@ package bus
 import (
 	"context"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -52,16 +51,18 @@ func (f *Fleet) LogBytes(ctx context.Context, shard ident.Shard) (uint64, error)
 // records are not counted yet: then another builder answers, or none.
 func (f *Fleet) ServeLogBytes(ctx context.Context, lookup func(ident.Shard) uint64) error {
 	return listen(ctx, f, digestsSubject, func(m *nats.Msg, r *reportv1.DigestRequest) {
-		// A client may name any reply but those that the server makes between accounts.
-		inbox := strings.HasPrefix(m.Reply, inboxPrefix) || strings.HasPrefix(m.Reply, "_R_.")
-		if r.GetSession() != "" || !inbox {
+		if r.GetSession() != "" {
 			return
 		}
 		bytes := lookup(ident.Shard{Source: r.GetSource(), Instance: r.GetInstance()})
 		if bytes == 0 {
 			return
 		}
-		b, err := proto.Marshal(&reportv1.DigestReply{LogBytes: bytes})
+		err := checkReply(m)
+		var b []byte
+		if err == nil {
+			b, err = proto.Marshal(&reportv1.DigestReply{LogBytes: bytes})
+		}
 		if err == nil {
 			err = m.Respond(b)
 		}

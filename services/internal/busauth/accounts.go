@@ -18,6 +18,8 @@ type account struct {
 	role    bus.Role
 	users   []string         // public keys; none: a former role
 	perms   *bus.Permissions // nil: everything
+	user    *bus.Permissions // of its users, if they may do less
+	granted *granted         // the part of user that a Limit gives
 	exports []*export
 	imports []string // lines
 }

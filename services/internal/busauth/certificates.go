@@ -109,12 +109,12 @@ func (a *authority) ensure(path string, template *x509.Certificate, now time.Tim
 	case err == nil && keyState == stateNew:
 		state = stateChanged
 	case err == nil && (own || old.CheckSignatureFrom(a.cert) == nil) && still(old, template, now):
-		state = stateKept
+		state = StateKept
 	case err == nil:
 		state = stateChanged
 	}
 	cert := old
-	if state != stateKept {
+	if state != StateKept {
 		if cert, err = a.sign(template, key, now); err != nil {
 			return nil, fmt.Errorf("%s: %w", path+certSuffix, err)
 		}
@@ -176,7 +176,7 @@ func ensureECKey(path string) (*ecdsa.PrivateKey, string, error) {
 	if err != nil || !ok {
 		return nil, "", fmt.Errorf("%s: is not a key of this command; move the file away to get a new key", path)
 	}
-	return ec, stateKept, nil
+	return ec, StateKept, nil
 }
 
 func newECKey(path string) (*ecdsa.PrivateKey, error) {

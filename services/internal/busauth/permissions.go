@@ -10,7 +10,8 @@
 // client names (BUS-2): with accounts, the answer stays in the client's own.
 //
 // The packages that use subjects compute the permissions for them, and the accounts
-// follow from the permissions, so that none of the three can differ. A new role needs
+// follow from the permissions, so that none of the three can differ. A [Limit] narrows
+// the permissions of a watcher's user, but not its account. A new role needs
 // its subjects in [bus.Role] and in Permissions, and its requests in TestAttacksByReply;
 // a new stream counts among those of the hub.
 package busauth

@@ -2,6 +2,7 @@ package busauth
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -28,7 +29,10 @@ type File struct {
 	State string `json:"state"` // new, changed, extended, replaced, kept, unused
 }
 
-// States of files.
+// StateKept is the state of a file or permission that stayed as it was.
+const StateKept = "kept"
+
+// Other states of files.
 const (
 	stateNew     = "new"
 	stateChanged = "changed"
@@ -37,40 +41,55 @@ const (
 	stateExtended = "extended"
 	// The file of an older build, with one account for all: the streams must move.
 	stateReplaced = "replaced"
-	stateKept     = "kept"
 	stateUnused   = "unused" // the key of a former user
 )
 
-// WriteUsers writes the users of a mesh into a directory, which it makes if it is
-// missing: ConfigName for the servers, and a key for each role and the
-// administrator, readable by its owner only. It keeps existing keys, also those of
-// former users, which no server accepts any more, and the accounts of former
-// watchers: a server that runs does not forget an account that a reload removes,
-// and mistakes it if it comes back.
+// Users are the users of a mesh on the bus.
+type Users struct {
+	Domain string
+	Roles  []bus.Role
+	// Limits narrow what watchers may publish; a watcher without one may publish all
+	// of its shard. nil: there are no limits.
+	Limits map[bus.Role]Limit
+}
+
+// WriteUsers writes users without limits, as Users.Write does.
 func WriteUsers(dir, domain string, roles []bus.Role) ([]File, error) {
+	files, _, err := Users{Domain: domain, Roles: roles}.Write(dir)
+	return files, err
+}
+
+// Write writes the users into a directory, which it makes if it is missing:
+// ConfigName for the servers, and a key for each role and the administrator, readable
+// by its owner only. It keeps existing keys, also those of former users, which no
+// server accepts any more, and the accounts of former watchers: a server that runs
+// does not forget an account that a reload removes, and mistakes it if it comes back.
+// It also returns what watchers may publish of their objects: with Limits of all of
+// them, else of those that had a limit before.
+func (u Users) Write(dir string) ([]File, []Permission, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	roles = append([]bus.Role{bus.Admin()}, roles...)
+	roles := append([]bus.Role{bus.Admin()}, u.Roles...)
 	var files []File
 	known := map[string]bool{}
 	keys := make([]string, len(roles))
 	for i, r := range roles {
 		path := filepath.Join(dir, r.KeyName())
 		if known[path] {
-			return nil, fmt.Errorf("%s: is named twice", r)
+			return nil, nil, fmt.Errorf("%s: is named twice", r)
 		}
 		known[path] = true
 		key, state, err := ensureKey(path)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		keys[i] = key
 		files = append(files, File{path, state})
 	}
 	others, err := filepath.Glob(filepath.Join(dir, "*.nk"))
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	for _, path := range others {
 		if !known[path] {
@@ -80,13 +99,19 @@ func WriteUsers(dir, domain string, roles []bus.Role) ([]File, error) {
 	path := filepath.Join(dir, ConfigName)
 	old, err := os.ReadFile(path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, err
+		return nil, nil, err
 	}
 	former, older := formerWatchers(string(old))
-	content := config(domain, accounts(domain, roles, keys, former))
+	all := accounts(u.Domain, roles, keys, former)
+	for _, a := range all {
+		if l, ok := u.Limits[a.role]; ok && len(a.users) > 0 {
+			a.limit(u.Domain, l)
+		}
+	}
+	content := config(u.Domain, all)
 	state, err := writeConfig(path, content, 0o644)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	switch now, _ := formerWatchers(string(content)); {
 	case state != stateChanged:
@@ -95,7 +120,7 @@ func WriteUsers(dir, domain string, roles []bus.Role) ([]File, error) {
 	case len(now) > len(former):
 		state = stateExtended
 	}
-	return append([]File{{path, state}}, files...), nil
+	return append([]File{{path, state}}, files...), u.compare(all, string(old)), nil
 }
 
 // Accounts returns the function that writes the users of a mesh for an embedded
@@ -109,7 +134,7 @@ func Accounts(domain string, roles ...bus.Role) func(dir string) error {
 
 // ensureKey returns the public key of the key in a file. It makes a missing file.
 func ensureKey(path string) (user, state string, err error) {
-	state = stateKept
+	state = StateKept
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
 		state = stateNew
 		if err := newKey(path); err != nil {
@@ -176,7 +201,7 @@ func config(domain string, all []*account) []byte {
 	if err != nil {
 		panic(err) // strings always encode
 	}
-	fmt.Fprintf(&b, "%s%s\naccounts {\n  %s {}\n", watchersMark, line, bus.SystemAccount)
+	fmt.Fprintf(&b, "%s%s\n%saccounts {\n  %s {}\n", watchersMark, line, limitsLine(all), bus.SystemAccount)
 	for _, a := range all {
 		a.write(&b)
 	}
@@ -195,10 +220,10 @@ func (a *account) write(b *bytes.Buffer) {
 	b.WriteString("    users: [\n")
 	for _, key := range a.users {
 		fmt.Fprintf(b, "      { nkey: %q", key)
-		if p := a.perms; p != nil {
+		if p := cmp.Or(a.user, a.perms); p != nil {
 			b.WriteString(", permissions: {\n")
-			list(b, "publish", p.Publish)
-			list(b, "subscribe", p.Subscribe)
+			list(b, "publish", p.Publish, p.Deny)
+			list(b, "subscribe", p.Subscribe, nil)
 			if p.Answers {
 				// Room for the parts of a large answer.
 				b.WriteString("        allow_responses: { max: 1000, expires: \"1m\" }\n")
@@ -230,10 +255,16 @@ func quoted(names []string) string {
 	return strings.Join(q, ", ")
 }
 
-func list(b *bytes.Buffer, verb string, subjects []string) {
+func list(b *bytes.Buffer, verb string, allow, deny []string) {
 	fmt.Fprintf(b, "        %s: { allow: [\n", verb)
-	for _, s := range subjects {
+	for _, s := range allow {
 		fmt.Fprintf(b, "          %q\n", s)
+	}
+	if len(deny) > 0 {
+		b.WriteString("        ], deny: [\n")
+		for _, s := range deny {
+			fmt.Fprintf(b, "          %q\n", s)
+		}
 	}
 	b.WriteString("        ] }\n")
 }
@@ -247,7 +278,7 @@ func writeConfig(path string, content []byte, mode fs.FileMode) (state string, e
 	case err != nil:
 		return "", err
 	case bytes.Equal(old, content):
-		return stateKept, nil
+		return StateKept, nil
 	case !untouched(string(old)):
 		return "", fmt.Errorf("%s: was not written by this command, or was changed since; move the file away to get a new one", path)
 	}

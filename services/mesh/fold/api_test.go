@@ -14,6 +14,7 @@ import (
 	"meshlog.dev/events"
 	"meshlog.dev/proto/ident"
 	registryv1 "meshlog.dev/proto/meshlog/registry/v1"
+	"meshlog.dev/services/mesh/problem"
 	"meshlog.dev/services/mesh/world"
 )
 
@@ -259,6 +260,32 @@ func TestQuestions(t *testing.T) {
 	}
 	if f.RecordTime() != time.Unix(9, 0).UTC() || f.RecordHash().IsZero() {
 		t.Errorf("record: %v %v", f.RecordTime(), f.RecordHash())
+	}
+}
+
+// counting counts the values that are judged.
+type counting struct {
+	testJudge
+	n *int
+}
+
+func (c counting) Judge(k ident.Key, v ident.Value) (proto.Message, []problem.Diagnostic, bool) {
+	*c.n++
+	return c.testJudge.Judge(k, v)
+}
+
+// ACL-1: a new policy costs no validation of the objects that it leaves alone.
+func TestPolicyJudgesWhatItForbids(t *testing.T) {
+	judged := func(lines string) (n int) {
+		if out := run(t, New("A", counting{"A", &n}), lines, nil); strings.Contains(out, "error:") {
+			t.Fatal(out)
+		}
+		return n
+	}
+	before := twoKeys + "put s1 3 Endpoint/e=good1\noverlay h1 hold gone:good1/-\n"
+	// The policy, and the Endpoint that it forbids.
+	if n := judged(before+"put s1 4 MeshPolicy/default=policy-things\n") - judged(before); n != 2 {
+		t.Errorf("%d values were judged, want 2", n)
 	}
 }
 

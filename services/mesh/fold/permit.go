@@ -23,7 +23,7 @@ func (f *Fold) forbids(k ident.Key, v *value) bool {
 		return false
 	}
 	m := v.Message
-	if m == nil {
+	if m == nil && f.rules.ByHost(k) {
 		m, _, _ = f.judge.Judge(k, v.Value)
 	}
 	return f.rules.Forbid(k, m) != nil
@@ -93,10 +93,10 @@ func (s *step) enforce() {
 // permit judges e again by the present rules.
 func (s *step) permit(e *entry) {
 	was := e.forbidden()
-	s.unsaved.entry(e)
-	if e.offered == nil {
-		return
+	if e.offered == nil || !was && !s.forbids(e.key, e.offered) && !s.forbids(e.key, e.good) {
+		return // it was judged before
 	}
+	s.unsaved.entry(e)
 	switch good := s.assess(&s.state, e); {
 	case good:
 		s.setGood(e, e.offered, s.seq)

@@ -12,6 +12,7 @@ import (
 
 	"meshlog.dev/proto/ident"
 	registryv1 "meshlog.dev/proto/meshlog/registry/v1"
+	"meshlog.dev/services/mesh/hostname"
 	"meshlog.dev/services/mesh/problem"
 	"meshlog.dev/services/mesh/world"
 )
@@ -76,24 +77,17 @@ func (s *settings) claims(o world.Object) []*claim {
 func (s *settings) hosts(o world.Object) []string {
 	switch m := o.Message.(type) {
 	case *registryv1.Service:
-		return []string{s.registryHost(o.Key, m)}
+		return []string{hostname.OfService(o.Key, m, s.domainSuffix)}
 	case *networking.ServiceEntry:
 		return m.GetHosts()
 	}
 	return nil
 }
 
-func (s *settings) registryHost(k ident.Key, m *registryv1.Service) string {
-	if m.GetHostname() != "" {
-		return m.GetHostname()
-	}
-	return k.Name + "." + k.Namespace + ".svc." + cmp.Or(m.GetDomainSuffix(), s.domainSuffix)
-}
-
 // registryClaim reads a Kubernetes Service (SVC-1 to SVC-8).
 func (s *settings) registryClaim(o world.Object, m *registryv1.Service) *claim {
 	svc := &Service{
-		ServiceID:  ServiceID{o.Key.Namespace, s.registryHost(o.Key, m)},
+		ServiceID:  ServiceID{o.Key.Namespace, hostname.OfService(o.Key, m, s.domainSuffix)},
 		Key:        o.Key,
 		Created:    o.Created,
 		Kubernetes: true,

@@ -256,13 +256,17 @@ func Classify(pc *PushContext, p *proxy.Proxy) ProxyClass {
 		c.LDS.Cluster, c.RDS.Cluster = c.EDS.View.Cluster, c.EDS.View.Cluster
 	}
 	c.LDS.Bind = client == ClientSidecar && p.Text("INTERCEPTION_MODE") == "NONE"
-	c.RDS.LargeRegexes = pc.virtualServices.large > 0 && client != ClientGRPC && p.RegexLimit() >= re2.Raised
+	c.RDS.LargeRegexes = pc.HasLargeRegexes() && client != ClientGRPC && p.RegexLimit() >= re2.Raised
 	source := func(m *sourceMatch) bool { return m.matches(p) }
 	c.LDS.Sources, c.RDS.Sources = pc.virtualServices.sourcesOf(ident.LDS, source), pc.virtualServices.sourcesOf(ident.RDS, source)
 	raw := pc.raw.selected(p)
 	c.CDS.Raw, c.EDS.Raw, c.LDS.Raw, c.RDS.Raw = raw[ident.CDS], raw[ident.EDS], raw[ident.LDS], raw[ident.RDS]
 	return c.Released(pc.world.Releases(p.Client()))
 }
+
+// HasLargeRegexes reports whether a VirtualService has a regular expression that a
+// stock Envoy refuses.
+func (pc *PushContext) HasLargeRegexes() bool { return pc.virtualServices.large > 0 }
 
 // Classes returns the classes that a version must be generated for before it is
 // published: a router, a sidecar and a gRPC client for each namespace with a
@@ -316,7 +320,7 @@ func (pc *PushContext) Classes() []ProxyClass {
 			add(c)
 		}
 	}
-	if pc.virtualServices.large > 0 {
+	if pc.HasLargeRegexes() {
 		for _, c := range slices.Clone(all) {
 			c.RDS.LargeRegexes = c.RDS.Client != ClientGRPC
 			add(c)

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"meshlog.dev/services/mesh/hostname"
 	"meshlog.dev/services/mesh/problem"
 	"meshlog.dev/services/mesh/table"
 )
@@ -78,23 +79,11 @@ func (v hostView) homes(domainSuffix string) []string {
 	if len(v.services) == 0 {
 		return nil
 	}
-	ns := HomeOf(v.services[0].Hostname, domainSuffix)
+	ns := hostname.Home(v.services[0].Hostname, domainSuffix)
 	if s := v.sees(ns); ns == "" || s == nil || s.AliasOf != "" {
 		return nil
 	}
 	return []string{ns}
-}
-
-// HomeOf returns the namespace in which a host has a bare name: that of a host
-// like name.namespace.svc.cluster.local, whether a Service or a ServiceEntry
-// has it (SE-16). Others have none.
-func HomeOf(host, domainSuffix string) string {
-	short, ok := strings.CutSuffix(host, ".svc."+domainSuffix)
-	name, namespace, qualified := strings.Cut(short, ".")
-	if !ok || !qualified || strings.Contains(namespace, ".") || strings.HasPrefix(name, "*") {
-		return ""
-	}
-	return namespace
 }
 
 // viewProblems reports services that are public but hidden from some

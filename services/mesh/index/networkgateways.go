@@ -10,6 +10,7 @@ import (
 
 	"meshlog.dev/proto/ident"
 	registryv1 "meshlog.dev/proto/meshlog/registry/v1"
+	"meshlog.dev/services/mesh/hostname"
 	"meshlog.dev/services/mesh/problem"
 )
 
@@ -100,7 +101,7 @@ func (s *settings) newEntrance(k ident.Key, m *registryv1.Service) *entrance {
 	if m.GetLabels()[networkLabel] == "" && m.GetNodeSelector() == nil && len(m.GetExternalAddresses()) == 0 {
 		return nil
 	}
-	return &entrance{k, s.registryHost(k, m), m}
+	return &entrance{k, hostname.OfService(k, m, s.domainSuffix), m}
 }
 
 // entered returns the networks that a Service leads to. Its label wins over

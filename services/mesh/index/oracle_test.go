@@ -13,6 +13,7 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 
 	"meshlog.dev/proto/ident"
+	"meshlog.dev/services/mesh/hostname"
 	"meshlog.dev/services/mesh/index"
 	. "meshlog.dev/services/mesh/meshtest"
 	"meshlog.dev/services/mesh/proxy"
@@ -180,7 +181,7 @@ func (o oracle) rule(client, service, host string) index.RuleID {
 		best := index.RuleID{}
 		for _, x := range o.objects("DestinationRule", client, export, byDefault) {
 			m := x.Message.(*networking.DestinationRule)
-			ruleHost := index.FQDN(m.GetHost(), x.Key.Namespace, "cluster.local")
+			ruleHost := hostname.Full(m.GetHost(), x.Key.Namespace, "cluster.local")
 			private := func() bool {
 				to := m.GetExportTo()
 				if len(to) == 0 {

@@ -33,6 +33,8 @@ func TestClassify(t *testing.T) {
 		PutFor("edge", Group("edge"), Cluster("b", 1)),
 		PutFor("edge-listener", Group("edge"), Listener("l", 1, "r")),
 		PutFor("web", app("web"), Endpoints("a", 1)),
+		PutFor("envoys", &configv1.NodeSelector{Cluster: "kinds", Client: "envoy"}, Listener("k", 1, "r")),
+		PutFor("clients", &configv1.NodeSelector{Cluster: "kinds", Client: "grpc"}, Listener("k", 1, "r")),
 		PutFor("zone", &configv1.NodeSelector{Cluster: "edge", Locality: &configv1.Locality{Zone: "z"}}, Routes("r")),
 	)
 	labelled, err := structpb.NewStruct(map[string]any{"LABELS": map[string]any{"app": "web", "other": "x"}})
@@ -57,6 +59,17 @@ func TestClassify(t *testing.T) {
 			index.ProxyClass{
 				CDS: index.CDSClass{Raw: "*\ncluster=\"edge\""}, LDS: index.LDSClass{Raw: `cluster="edge"`},
 				RDS: index.RDSClass{Raw: `cluster="edge" zone="z"`},
+			},
+		},
+		"an Envoy": {
+			proxy.Proxy{Cluster: "kinds"},
+			index.ProxyClass{CDS: index.CDSClass{Raw: "*"}, LDS: index.LDSClass{Raw: `cluster="kinds" client="envoy"`}},
+		},
+		"a gRPC client": {
+			proxy.Proxy{Cluster: "kinds", GRPC: true},
+			index.ProxyClass{
+				CDS: index.CDSClass{Client: index.ClientGRPC, Raw: "*"}, EDS: index.EDSClass{Client: index.ClientGRPC},
+				LDS: index.LDSClass{Client: index.ClientGRPC, Raw: `cluster="kinds" client="grpc"`}, RDS: index.RDSClass{Client: index.ClientGRPC},
 			},
 		},
 		"a part of a selector": {proxy.Proxy{Locality: proxy.Locality{Zone: "z"}}, index.ProxyClass{CDS: index.CDSClass{Raw: "*"}}},
@@ -88,6 +101,12 @@ func TestConflicts(t *testing.T) {
 		"three":                         {[]Change{Put("x", Cluster("a", 1)), Put("y", Cluster("a", 2)), Put("z", Cluster("a", 3))}, "x", []string{"y", "z"}},
 		"selectors that exclude each other": {
 			[]Change{Put("x", Cluster("b", 1)), PutFor("y", Group("m"), Cluster("a", 1)), PutFor("z", Group("n"), Cluster("a", 2))}, "x", nil,
+		},
+		"clients of two kinds": {
+			[]Change{
+				Put("x", Cluster("b", 1)), PutFor("y", &configv1.NodeSelector{Client: "envoy"}, Cluster("a", 1)),
+				PutFor("z", &configv1.NodeSelector{Client: "grpc"}, Cluster("a", 2)),
+			}, "x", nil,
 		},
 		"selectors that overlap": {
 			[]Change{Put("x", Cluster("a", 1)), PutFor("y", Group("m"), Cluster("a", 2))}, "x", []string{"y"},

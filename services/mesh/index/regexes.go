@@ -20,7 +20,8 @@ func searchRegex(m protoreflect.Message) bool {
 	case *networking.RegexRewrite:
 		expr = m.GetMatch()
 	}
-	found := expr != "" && !re2.Fits(expr, re2.Stock)
+	size, err := re2.Size(expr) // no expression, such as * for any value of a header (VSM-5), has an error
+	found := err == nil && size > re2.Stock
 	regexes.Each(m, func(m protoreflect.Message) { found = found || searchRegex(m) })
 	return found
 }

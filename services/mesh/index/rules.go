@@ -10,6 +10,7 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 
 	"meshlog.dev/proto/ident"
+	"meshlog.dev/services/mesh/hostname"
 	"meshlog.dev/services/mesh/problem"
 	"meshlog.dev/services/mesh/table"
 	"meshlog.dev/services/mesh/world"
@@ -55,7 +56,7 @@ func (s *settings) newRule(o world.Object, m *networking.DestinationRule) *rule 
 	if m.GetWorkloadSelector() != nil {
 		return nil
 	}
-	host := FQDN(m.GetHost(), o.Key.Namespace, s.domainSuffix)
+	host := hostname.Full(m.GetHost(), o.Key.Namespace, s.domainSuffix)
 	if host != m.GetHost() {
 		m = proto.Clone(m).(*networking.DestinationRule)
 		m.Host = host

@@ -20,12 +20,12 @@ type Selector struct {
 	text     string
 }
 
-// place holds cluster, region, zone, sub_zone and namespace; in a Selector, ""
-// is any.
-type place [5]string
+// place holds cluster, region, zone, sub_zone, namespace and the kind of client; in
+// a Selector, "" is any.
+type place [6]string
 
 func placeOf(p *proxy.Proxy) place {
-	return place{p.Cluster, p.Locality.Region, p.Locality.Zone, p.Locality.SubZone, p.Namespace}
+	return place{p.Cluster, p.Locality.Region, p.Locality.Zone, p.Locality.SubZone, p.Namespace, p.Kind()}
 }
 
 // everyProxy is the text of the selector that matches all proxies.
@@ -35,9 +35,9 @@ const everyProxy = "*"
 // namespace only, unless that is empty (XDS-7).
 func newSelector(spec *configv1.NodeSelector, namespace string) (*Selector, error) {
 	l := spec.GetLocality()
-	s := &Selector{place{spec.GetCluster(), l.GetRegion(), l.GetZone(), l.GetSubZone(), namespace}, spec.GetMetadata(), everyProxy}
+	s := &Selector{place{spec.GetCluster(), l.GetRegion(), l.GetZone(), l.GetSubZone(), namespace, spec.GetClient()}, spec.GetMetadata(), everyProxy}
 	var parts []string
-	for i, field := range []string{"cluster", "region", "zone", "sub_zone", "namespace"} {
+	for i, field := range []string{"cluster", "region", "zone", "sub_zone", "namespace", "client"} {
 		if s.place[i] != "" {
 			parts = append(parts, fmt.Sprintf("%s=%q", field, s.place[i]))
 		}

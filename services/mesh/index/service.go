@@ -2,7 +2,6 @@ package index
 
 import (
 	"slices"
-	"strings"
 	"time"
 
 	"meshlog.dev/proto/ident"
@@ -220,13 +219,4 @@ type RuleID struct {
 // objects.
 type Scope struct {
 	Services, VirtualServices, Rules string
-}
-
-// FQDN completes a short host with the namespace of its object: a name without
-// a dot is a Kubernetes Service (VS-1, DR-3), unless it is an IPv6 address.
-func FQDN(host, namespace, domainSuffix string) string {
-	if host == "" || host == "*" || strings.ContainsAny(host, ".:") {
-		return host
-	}
-	return host + "." + namespace + ".svc." + domainSuffix
 }

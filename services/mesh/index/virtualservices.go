@@ -9,6 +9,7 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 
 	"meshlog.dev/proto/ident"
+	"meshlog.dev/services/mesh/hostname"
 	"meshlog.dev/services/mesh/problem"
 	"meshlog.dev/services/mesh/table"
 	"meshlog.dev/services/mesh/world"
@@ -74,7 +75,7 @@ func (s *settings) newVirtualService(o world.Object, m *networking.VirtualServic
 	}
 	ns := o.Key.Namespace
 	for i, host := range m.GetHosts() {
-		v.spec.Hosts[i] = FQDN(host, ns, s.domainSuffix)
+		v.spec.Hosts[i] = hostname.Full(host, ns, s.domainSuffix)
 	}
 	v.Hosts = v.spec.Hosts
 	v.Gateways = gatewayNames(m.GetGateways(), ns)
@@ -84,7 +85,7 @@ func (s *settings) newVirtualService(o world.Object, m *networking.VirtualServic
 	v.Gateways = sortUnique(v.Gateways)
 	v.spec.Gateways = v.Gateways
 	for _, d := range destinations(v.spec) {
-		d.Host = FQDN(d.GetHost(), ns, s.domainSuffix)
+		d.Host = hostname.Full(d.GetHost(), ns, s.domainSuffix)
 		v.Destinations = append(v.Destinations, d.GetHost())
 	}
 	v.Destinations = sortUnique(v.Destinations)

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"meshlog.dev/proto/ident"
+	"meshlog.dev/services/mesh/anytype"
 )
 
 // Found is a private key in a payload.
@@ -62,7 +63,7 @@ func find(m protoreflect.Message, path []string, depth int) (found Found, ok boo
 		return Found{}, false
 	}
 	if a, isAny := m.Interface().(*anypb.Any); isAny {
-		if inner, err := a.UnmarshalNew(); err == nil {
+		if inner, err := anytype.Unmarshal(a); err == nil {
 			return find(inner.ProtoReflect(), path, depth+1)
 		}
 	}

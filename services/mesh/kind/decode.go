@@ -16,6 +16,7 @@ import (
 
 	"meshlog.dev/proto/ident"
 	registryv1 "meshlog.dev/proto/meshlog/registry/v1"
+	"meshlog.dev/services/mesh/anytype"
 	"meshlog.dev/services/mesh/keymaterial"
 	"meshlog.dev/services/mesh/kind/validate"
 	"meshlog.dev/services/mesh/problem"
@@ -90,7 +91,8 @@ func Undecoded(data []byte, mediaType string, bad *problem.Diagnostic) ident.Val
 // in Go ("5m"). The error is a *problem.Diagnostic with the line in spec.
 func (k *Kind) DecodeJSON(spec []byte) (proto.Message, error) {
 	m := k.new()
-	if err := protojson.Unmarshal(validate.Durations(spec, m.ProtoReflect().Descriptor()), m); err != nil {
+	options := protojson.UnmarshalOptions{Resolver: anytype.Types}
+	if err := options.Unmarshal(validate.Durations(spec, m.ProtoReflect().Descriptor()), m); err != nil {
 		return nil, syntaxError(err)
 	}
 	return m, nil
@@ -140,7 +142,7 @@ func Document(name, typeURL string, b []byte) (json.RawMessage, error) {
 	if whole, ok := m.(*registryv1.Object); ok {
 		return compact(whole.GetJson())
 	}
-	if b, err = protojson.Marshal(m); err != nil {
+	if b, err = (protojson.MarshalOptions{Resolver: anytype.Types}).Marshal(m); err != nil {
 		return nil, err
 	}
 	return compact(b) // protojson puts spaces where it likes

@@ -1,4 +1,5 @@
-// Package permit decides which source may publish which objects (ACL-1, ACL-2).
+// Package permit decides which source may publish which objects (ACL-1, ACL-2), and
+// bounds what permissions on the bus can say of that (ACL-3).
 //
 // It is pure.
 package permit
@@ -14,6 +15,7 @@ import (
 	"meshlog.dev/proto/ident"
 	configv1 "meshlog.dev/proto/meshlog/config/v1"
 	registryv1 "meshlog.dev/proto/meshlog/registry/v1"
+	"meshlog.dev/services/mesh/hostname"
 	"meshlog.dev/services/mesh/problem"
 )
 
@@ -76,15 +78,13 @@ func (r *Rules) of(sh ident.Shard) []*configv1.SourceRule {
 // message is one that could not be decoded: its hosts are not checked, because it
 // is not served.
 func (r *Rules) Forbid(k ident.Key, m proto.Message) *problem.Diagnostic {
-	rules := r.of(k.Shard())
-	if len(rules) == 0 || k.Kind == PolicyKind {
+	rule, ruled := r.about(k)
+	if !ruled {
 		return byDefault(k)
 	}
-	i := slices.IndexFunc(rules, func(rule *configv1.SourceRule) bool { return covers(rule, k.Kind) })
-	if i < 0 {
+	if rule == nil {
 		return forbidden("", fmt.Sprintf("%s may not publish objects of kind %s", k.Shard(), k.Kind))
 	}
-	rule := rules[i]
 	if len(rule.GetNamespaces()) > 0 && !matchAny(rule.GetNamespaces(), k.Namespace) {
 		return forbidden("metadata.namespace", fmt.Sprintf("%s may not publish objects of kind %s in namespace %q", k.Shard(), k.Kind, k.Namespace))
 	}
@@ -97,6 +97,25 @@ func (r *Rules) Forbid(k ident.Key, m proto.Message) *problem.Diagnostic {
 		}
 	}
 	return nil
+}
+
+// ByHost reports whether Forbid needs the message of an object.
+func (r *Rules) ByHost(k ident.Key) bool {
+	rule, _ := r.about(k)
+	return len(rule.GetHosts()) > 0
+}
+
+// about returns the rule that decides about objects of k's kind, nil if none
+// allows them. Ruled is false if the defaults decide.
+func (r *Rules) about(k ident.Key) (rule *configv1.SourceRule, ruled bool) {
+	if k.Kind == PolicyKind {
+		return nil, false
+	}
+	rules := r.of(k.Shard())
+	if i := slices.IndexFunc(rules, func(rule *configv1.SourceRule) bool { return covers(rule, k.Kind) }); i >= 0 {
+		rule = rules[i]
+	}
+	return rule, len(rules) > 0
 }
 
 func byDefault(k ident.Key) *problem.Diagnostic {
@@ -136,18 +155,12 @@ type host struct{ field, name string }
 // hosts returns the hosts that an object claims, in full.
 func (r *Rules) hosts(k ident.Key, m proto.Message) (all []host) {
 	add := func(field, name string) { all = append(all, host{field, strings.ToLower(name)}) }
-	full := func(name string) string {
-		if name == "" || name == "*" || strings.ContainsAny(name, ".:") {
-			return name
-		}
-		return name + "." + k.Namespace + ".svc." + r.domain
-	}
 	switch m := m.(type) {
 	case *networking.DestinationRule:
-		add("spec.host", full(m.GetHost()))
+		add("spec.host", hostname.Full(m.GetHost(), k.Namespace, r.domain))
 	case *networking.VirtualService:
 		for i, h := range m.GetHosts() {
-			add(fmt.Sprintf("spec.hosts[%d]", i), full(h))
+			add(fmt.Sprintf("spec.hosts[%d]", i), hostname.Full(h, k.Namespace, r.domain))
 		}
 	case *networking.ServiceEntry:
 		for i, h := range m.GetHosts() {
@@ -163,15 +176,7 @@ func (r *Rules) hosts(k ident.Key, m proto.Message) (all []host) {
 			}
 		}
 	case *registryv1.Service:
-		domain := m.GetDomainSuffix()
-		if domain == "" {
-			domain = r.domain
-		}
-		name := m.GetHostname()
-		if name == "" {
-			name = k.Name + "." + k.Namespace + ".svc." + domain
-		}
-		add("", name)
+		add("", hostname.OfService(k, m, r.domain))
 	}
 	return all
 }

@@ -76,9 +76,12 @@ func TestRules(t *testing.T) {
 		"a namespace that matches":       {key("kubernetes", "Service"), nil, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got := ""
-			if d := New(rules, "cluster.local").Forbid(test.key, test.m); d != nil {
+			got, r := "", New(rules, "cluster.local")
+			if d := r.Forbid(test.key, test.m); d != nil {
 				got = d.Reason
+			}
+			if got != "" && r.Forbid(test.key, nil) == nil && !r.ByHost(test.key) {
+				t.Error("ByHost says that the message does not matter")
 			}
 			if got != test.want {
 				t.Errorf("got %q, want %q", got, test.want)

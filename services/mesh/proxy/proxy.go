@@ -32,8 +32,8 @@ type Locality struct{ Region, Zone, SubZone string }
 // A node id of Istio's form, type~ip~name.namespace~domain with type sidecar or
 // router, is read as Istio does. Every other node is a plain Envoy (or gRPC
 // client): a router, whose namespace is metadata NAMESPACE, else "default".
-// The node selectors of raw resources can select either by cluster, metadata and
-// locality.
+// The node selectors of raw resources can select either by cluster, metadata,
+// locality and kind of client.
 type Proxy struct {
 	// ID is the whole node id.
 	ID        string
@@ -66,6 +66,20 @@ type Identity struct{ Namespace, ServiceAccount string }
 // Client returns the name, version and protocol that a quarantine names p by:
 // clients may reject in one protocol what they apply in the other.
 func (p *Proxy) Client() string { return ident.Client(cmp.Or(p.UserAgent, "unknown"), p.Delta) }
+
+// The kinds of clients, as the node selectors of raw resources name them.
+const (
+	Envoy = "envoy"
+	GRPC  = "grpc"
+)
+
+// Kind returns the kind of client that p is.
+func (p *Proxy) Kind() string {
+	if p.GRPC {
+		return GRPC
+	}
+	return Envoy
+}
 
 const plainNamespace = "default"
 

@@ -13,7 +13,6 @@ import (
 	"meshlog.dev/services/mesh/kind/validate"
 	"meshlog.dev/services/mesh/problem"
 	"meshlog.dev/services/mesh/xds/piece"
-	"meshlog.dev/services/mesh/xds/proxyless"
 )
 
 // made is an encoded piece with the name of its resource.
@@ -58,7 +57,12 @@ func makePart(pc *index.PushContext, k partKey) (out output) {
 	}()
 	pieces, problems := k.part.Make(r)
 	out = output{inputs: r.Inputs(), problems: problems, pieces: make([]made, 0, len(pieces))}
+	// All expressions of routes are written in VirtualServices.
+	stock := pc.HasLargeRegexes() && !k.large && k.client != index.ClientGRPC
 	for _, one := range pieces {
+		if routes, ok := one.Message.(*routev3.RouteConfiguration); ok && stock {
+			withoutLargeRegexes(routes)
+		}
 		e, ds := encode(k, one, out.inputs)
 		out.problems = append(out.problems, ds...)
 		if e != nil {
@@ -95,8 +99,10 @@ func check(k partKey, p piece.Piece, inputs []index.Input) []problem.Diagnostic 
 		}
 	}
 	if k.client == index.ClientGRPC {
-		for _, reason := range proxyless.Check(p.Message) {
-			refused("gRPC", "", reason)
+		for _, d := range validate.CheckGRPC(p.Message) {
+			if d.Code != validate.Unsupported { // a warning too: all requests would fail, or a match would be wider
+				refused("gRPC", d.Field, d.Reason)
+			}
 		}
 	}
 	return ds
@@ -141,9 +147,6 @@ func asIs(t ident.ResourceType, value []byte) *Encoded {
 func encode(k partKey, p piece.Piece, inputs []index.Input) (*Encoded, []problem.Diagnostic) {
 	if p.Message == nil {
 		return asIs(k.t, p.Value), nil
-	}
-	if routes, ok := p.Message.(*routev3.RouteConfiguration); ok && !k.large && k.client != index.ClientGRPC {
-		withoutLargeRegexes(routes)
 	}
 	value, err := proto.MarshalOptions{Deterministic: true}.Marshal(p.Message)
 	if err != nil {

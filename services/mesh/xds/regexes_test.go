@@ -68,7 +68,18 @@ func TestLargeRegexes(t *testing.T) {
 		}
 	}
 	// Without such expressions the limit makes no classes.
-	small := PushContext(t, routed("/a.*")...)
+	anyValue := routed("/a.*")
+	anyValue[1] = Object("VirtualService", "a", "v", &networking.VirtualService{
+		Hosts: []string{"x.a.svc.cluster.local"},
+		Http: []*networking.HTTPRoute{{
+			Match: []*networking.HTTPMatchRequest{
+				{Uri: &networking.StringMatch{MatchType: &networking.StringMatch_Regex{Regex: "/a.*"}}},
+				{Headers: map[string]*networking.StringMatch{"x-user": {MatchType: &networking.StringMatch_Regex{Regex: "*"}}}}, // VSM-5
+			},
+			DirectResponse: &networking.HTTPDirectResponse{Status: 202},
+		}},
+	})
+	small := PushContext(t, anyValue...)
 	if index.Classify(small, &proxy.Proxy{}) != index.Classify(small, &proxy.Proxy{Metadata: metadata(map[string]any{"ISTIO_VERSION": "1.31.1"})}) {
 		t.Error("Envoys with another limit are another class, without an expression that needs it")
 	}

@@ -3,6 +3,7 @@ package act
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -35,6 +36,16 @@ load a new auth.conf with nats-server --signal reload, processes use a new key w
 their next connection. The command says when servers must load the file twice: after
 it has added an account. It keeps the accounts of former watchers, without users.
 
+With --policy it narrows what watchers may publish to the kinds and namespaces that
+the source rules of a MeshPolicy permit, or their defaults. The bus then refuses what
+a compromised watcher would only fill the log with; the fold enforces the rules
+without that too. A permission is for one name or for all names, so the command
+prints which rules only the fold enforces. The file may hold other objects. Give it
+the policy that counts in the mesh, give --policy with every run, and run the command
+again when the policy changes: before you publish a policy that permits more, and
+after you have published one that permits less. While the bus refuses an object that
+a watcher reads, all changes of the watcher wait.
+
 With --routes it also writes what the servers of a cluster need to know each other:
 routes.conf, for the cluster block of their configuration, with their password and
 addresses, and route.pem, route.key and routes-ca.pem, for its tls block.
@@ -43,6 +54,7 @@ With --tls it also writes certificates, for tests and demos: ca.pem, server.pem 
 client.pem with their keys, for the names by which clients reach the servers. In
 production use certificates of your own authority.`,
 		Example: `  meshlog bus-auth auth/ --watcher file/default --watcher kubernetes/eu
+  meshlog bus-auth auth/ --watcher file/default --watcher consul/dc1 --policy mesh/policy.yaml
   meshlog bus-auth auth/ --watcher file/default --routes nats-1,nats-2,nats-3
   meshlog bus-auth auth/ --watcher file/default --tls localhost,127.0.0.1
   frontend --bus tls://127.0.0.1:4222 --bus-nkey auth/frontend.nk --bus-ca auth/ca.pem ...`,
@@ -51,14 +63,19 @@ production use certificates of your own authority.`,
 	watchers := f.StringArray("watcher", nil, "`SOURCE/INSTANCE` of a watcher; once for each. SOURCE/* is for one that watches all: watcher-kube with --remote-clusters")
 	domain := f.String("domain", process.DefaultDomain, "`name` of the mesh")
 	names := f.StringSlice("tls", nil, "also write certificates, for servers with these `names` and IP addresses")
+	policy := f.String("policy", "", "`file` with the MeshPolicy of the mesh: narrow what watchers may publish by its source rules")
 	routes := f.StringSlice("routes", nil, "also write the secrets of a cluster of servers with these `names`, or NAME:PORT if the port of routes is not 6222")
 	return command.Local(cmd, func(_ context.Context, e *command.Env, args []string) error {
 		roles, err := busRoles(*watchers)
 		if err != nil {
 			return err
 		}
-		files, err := busauth.WriteUsers(args[0], *domain, roles)
-		if err != nil {
+		users := busauth.Users{Domain: *domain, Roles: roles}
+		var v busAuthView
+		if err := v.limit(&users, *policy); err != nil {
+			return err
+		}
+		if v.Files, v.Permissions, err = users.Write(args[0]); err != nil {
 			return err
 		}
 		if len(*routes) > 0 {
@@ -66,16 +83,16 @@ production use certificates of your own authority.`,
 			if err != nil {
 				return err
 			}
-			files = append(files, secrets...)
+			v.Files = append(v.Files, secrets...)
 		}
 		if len(*names) > 0 {
 			certs, err := busauth.WriteCertificates(args[0], *names, time.Now())
 			if err != nil {
 				return err
 			}
-			files = append(files, certs...)
+			v.Files = append(v.Files, certs...)
 		}
-		e.Print(files, func() { showFiles(files, e.Output) })
+		e.Print(v, func() { v.show(e.Output) })
 		return nil
 	})
 }
@@ -92,6 +109,34 @@ func busRoles(watchers []string) ([]bus.Role, error) {
 		roles = append(roles, r)
 	}
 	return roles, errors.Join(errs...)
+}
+
+// busAuthView is the result of bus-auth.
+type busAuthView struct {
+	Files []busauth.File `json:"files"`
+	// Permissions of the watchers that source rules limit now, or did before.
+	Permissions []busauth.Permission `json:"permissions,omitempty"`
+	FoldOnly    []foldOnly           `json:"foldOnly,omitempty"`
+	limited     bool                 // by a policy
+}
+
+// limit narrows users to the policy in a file, if one is given.
+func (v *busAuthView) limit(users *busauth.Users, path string) error {
+	if path == "" {
+		return nil
+	}
+	p, err := readPolicy(path)
+	if err != nil {
+		return fmt.Errorf("--policy: %w", err)
+	}
+	users.Limits, v.FoldOnly = limits(p, users.Roles)
+	v.limited = true
+	return nil
+}
+
+func (v *busAuthView) show(out *command.Output) {
+	showFiles(v.Files, out)
+	showLimits(v, out)
 }
 
 func showFiles(files []busauth.File, out *command.Output) {

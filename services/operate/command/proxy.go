@@ -17,6 +17,7 @@ import (
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
 	"meshlog.dev/services/builder/ledger"
 	"meshlog.dev/services/internal/bus"
+	"meshlog.dev/services/mesh/anytype"
 	"meshlog.dev/services/mesh/index"
 	"meshlog.dev/services/mesh/proxy"
 	"meshlog.dev/services/mesh/xds"
@@ -129,7 +130,7 @@ func Resource(t ident.ResourceType, r *xds.Resource) (proto.Message, json.RawMes
 	err = proto.Unmarshal(r.Value(), m)
 	var b []byte
 	if err == nil {
-		b, err = protojson.MarshalOptions{UseProtoNames: true}.Marshal(m)
+		b, err = protojson.MarshalOptions{UseProtoNames: true, Resolver: anytype.Types}.Marshal(m)
 	}
 	if err != nil {
 		return nil, nil, fmt.Errorf("%s %s: %w", t.Message(), r.Name, err)

@@ -11,6 +11,8 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	"sigs.k8s.io/yaml"
+
+	"meshlog.dev/services/mesh/anytype"
 )
 
 // references returns the names of resources of type to that a gRPC client finds in
@@ -74,7 +76,7 @@ func yamlOf(response []byte) string {
 		return fmt.Sprintf("# %v\n%x\n", err, response)
 	}
 	var text []byte
-	j, err := protojson.Marshal(r.GetResources()[0])
+	j, err := protojson.MarshalOptions{Resolver: anytype.Types}.Marshal(r.GetResources()[0])
 	if err == nil {
 		text, err = yaml.JSONToYAML(j)
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -12,8 +13,12 @@ import (
 
 	"meshlog.dev/proto/ident"
 	configv1 "meshlog.dev/proto/meshlog/config/v1"
+	"meshlog.dev/services/mesh/proxy"
 	"meshlog.dev/services/mesh/world"
 )
+
+// grpcAgent is the name and version of the gRPC clients.
+const grpcAgent = "gRPC Go/1.75.0"
 
 // mostNames is how many Listeners a suggested gRPC client subscribes to.
 const mostNames = 12
@@ -109,6 +114,9 @@ func rawWords(s *configv1.NodeSelector) string {
 	if l := s.GetLocality(); l != nil {
 		fields["locality"] = l.GetRegion() + "/" + l.GetZone() + "/" + l.GetSubZone()
 	}
+	if s.GetClient() == proxy.GRPC {
+		fields["agent"] = strconv.Quote(grpcAgent)
+	}
 	metadata := map[string]string{}
 	for k, v := range s.GetMetadata().GetFields() {
 		switch v := v.AsInterface().(type) {
@@ -130,7 +138,7 @@ func sidecarNode(name, ip, ns string) string {
 }
 
 func grpcNode(ns string) string {
-	return fmt.Sprintf(`grpc.%s: client @NAMESPACE=%s %%agent="gRPC Go/1.75.0"`, ns, ns)
+	return fmt.Sprintf(`grpc.%s: client @NAMESPACE=%s %%agent=%q`, ns, ns, grpcAgent)
 }
 
 func (s *suggestion) text() string {

@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"meshlog.dev/proto/ident"
+	"meshlog.dev/services/mesh/anytype"
 	"meshlog.dev/services/mesh/index"
 	"meshlog.dev/services/mesh/problem"
 	"meshlog.dev/services/mesh/xds"
@@ -68,7 +69,7 @@ func (s *stage) resource(proxy, typeName, name string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	j, err := protojson.Marshal(m)
+	j, err := protojson.MarshalOptions{Resolver: anytype.Types}.Marshal(m)
 	if err != nil {
 		return nil, err
 	}

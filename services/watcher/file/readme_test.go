@@ -35,8 +35,8 @@ func TestReadme(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	s := examples{t: t, cancel: cancel}
 	_ = file.New(dir).Run(ctx, &s)
-	if s.good != 15 {
-		t.Errorf("%d good objects in %d examples, want 15", s.good, len(blocks))
+	if s.good != 16 {
+		t.Errorf("%d good objects in %d examples, want 16", s.good, len(blocks))
 	}
 }
 

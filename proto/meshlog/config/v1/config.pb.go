@@ -26,7 +26,7 @@ const (
 )
 
 // Resource is the spec of `apiVersion: envoy.meshlog.dev/v1, kind: Resource`:
-// an Envoy resource served as it is.
+// an Envoy resource served as it is, to Envoys and gRPC clients.
 type Resource struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The proxies that get the resource; absent: all that the object's namespace
@@ -91,7 +91,10 @@ type NodeSelector struct {
 	// Fields that the node's metadata must have, with these values.
 	Metadata *structpb.Struct `protobuf:"bytes,2,opt,name=metadata,proto3" json:"metadata,omitempty"`
 	// The node's locality; empty fields match any.
-	Locality      *Locality `protobuf:"bytes,3,opt,name=locality,proto3" json:"locality,omitempty"`
+	Locality *Locality `protobuf:"bytes,3,opt,name=locality,proto3" json:"locality,omitempty"`
+	// The kind of client: envoy or grpc; empty: any. A resource for grpc is judged
+	// by what gRPC clients accept, any other one by what Envoy accepts.
+	Client        string `protobuf:"bytes,4,opt,name=client,proto3" json:"client,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -145,6 +148,13 @@ func (x *NodeSelector) GetLocality() *Locality {
 		return x.Locality
 	}
 	return nil
+}
+
+func (x *NodeSelector) GetClient() string {
+	if x != nil {
+		return x.Client
+	}
+	return ""
 }
 
 type Locality struct {
@@ -530,11 +540,12 @@ const file_meshlog_config_v1_config_proto_rawDesc = "" +
 	"\x1emeshlog/config/v1/config.proto\x12\x11meshlog.config.v1\x1a\x19google/protobuf/any.proto\x1a\x1cgoogle/protobuf/struct.proto\"s\n" +
 	"\bResource\x125\n" +
 	"\x05nodes\x18\x01 \x01(\v2\x1f.meshlog.config.v1.NodeSelectorR\x05nodes\x120\n" +
-	"\bresource\x18\x02 \x01(\v2\x14.google.protobuf.AnyR\bresource\"\x96\x01\n" +
+	"\bresource\x18\x02 \x01(\v2\x14.google.protobuf.AnyR\bresource\"\xae\x01\n" +
 	"\fNodeSelector\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x123\n" +
 	"\bmetadata\x18\x02 \x01(\v2\x17.google.protobuf.StructR\bmetadata\x127\n" +
-	"\blocality\x18\x03 \x01(\v2\x1b.meshlog.config.v1.LocalityR\blocality\"Q\n" +
+	"\blocality\x18\x03 \x01(\v2\x1b.meshlog.config.v1.LocalityR\blocality\x12\x16\n" +
+	"\x06client\x18\x04 \x01(\tR\x06client\"Q\n" +
 	"\bLocality\x12\x16\n" +
 	"\x06region\x18\x01 \x01(\tR\x06region\x12\x12\n" +
 	"\x04zone\x18\x02 \x01(\tR\x04zone\x12\x19\n" +

@@ -480,8 +480,8 @@ type Verdict struct {
 	Rejected  uint32 `protobuf:"varint,8,opt,name=rejected,proto3" json:"rejected,omitempty"`
 	Applied   uint32 `protobuf:"varint,9,opt,name=applied,proto3" json:"applied,omitempty"`
 	Undecided uint32 `protobuf:"varint,10,opt,name=undecided,proto3" json:"undecided,omitempty"`
-	// The content that the proxies that rejected it have instead, if all have the
-	// same, and the version of the world in which they applied it.
+	// The newest content that a proxy of the class which rejected it has instead, and
+	// the version of the world in which it was applied.
 	GoodSum []byte      `protobuf:"bytes,11,opt,name=good_sum,json=goodSum,proto3" json:"good_sum,omitempty"`
 	Good    *v1.Version `protobuf:"bytes,12,opt,name=good,proto3" json:"good,omitempty"`
 	// Proxies that rejected it, in different places; eight at most.

@@ -47,18 +47,26 @@ func (c *checker) errorIf(wrong bool, at *fieldPath, advice, reason string, valu
 }
 
 // result returns the first problem of each field, sorted by field, errors before
-// warnings.
+// warnings, and these before what is merely unsupported.
 func (c *checker) result() []problem.Diagnostic {
 	if len(c.problems) == 0 {
 		return nil
 	}
-	worstFirst := func(a, b problem.Diagnostic) int { return cmp.Compare(b.Severity, a.Severity) }
+	unsupported := func(p problem.Diagnostic) int {
+		if p.Code == Unsupported {
+			return 1
+		}
+		return 0
+	}
+	worstFirst := func(a, b problem.Diagnostic) int {
+		return cmp.Or(cmp.Compare(b.Severity, a.Severity), unsupported(a)-unsupported(b))
+	}
 	slices.SortStableFunc(c.problems, func(a, b problem.Diagnostic) int { return cmp.Or(cmp.Compare(a.Field, b.Field), worstFirst(a, b)) })
 	c.problems = slices.CompactFunc(c.problems, func(a, b problem.Diagnostic) bool { return a.Field == b.Field })
 	slices.SortStableFunc(c.problems, worstFirst)
 	if more := len(c.problems) - maxProblems; more > 0 {
 		c.problems = append(c.problems[:maxProblems:maxProblems], problem.Diagnostic{
-			Severity: c.problems[maxProblems].Severity, Code: "invalid", Reason: fmt.Sprintf("and %d more problems", more),
+			Severity: c.problems[maxProblems].Severity, Code: c.problems[maxProblems].Code, Reason: fmt.Sprintf("and %d more problems", more),
 		})
 	}
 	return c.problems

@@ -138,6 +138,10 @@ func (c *checker) any(at *fieldPath, a *anypb.Any, nesting int) {
 		c.errorf(at, "nest less deeply", "more than %d messages within each other", maxNesting)
 		return
 	}
+	if a.GetTypeUrl() == lookupType {
+		c.errorf(at, "set nodes.client to grpc", "only gRPC clients know %s", lookupType)
+		return
+	}
 	m, err := a.UnmarshalNew()
 	if err != nil {
 		c.errorf(at, "use a type of Envoy's v3 API as @type; for one that meshlog does not know, wrap it in type.googleapis.com/xds.type.v3.TypedStruct",

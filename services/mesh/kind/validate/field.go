@@ -30,6 +30,9 @@ const (
 	isMissing = "is missing"
 	isTwice   = "%q is there twice"
 
+	usePort  = "use a port from 1 to 65535"
+	isNoPort = "%d is not a port"
+
 	weightsOf100 = "give weights whose sum is 100"
 	weightsAddUp = "the weights add up to %d"
 
@@ -150,7 +153,7 @@ func (c *checker) unix(p *fieldPath, s string) {
 
 func (c *checker) port(p *fieldPath, n uint32) {
 	if n < 1 || n > math.MaxUint16 {
-		c.errorf(p, "use a port from 1 to 65535", "%d is not a port", n)
+		c.errorf(p, usePort, isNoPort, n)
 	}
 }
 

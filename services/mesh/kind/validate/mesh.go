@@ -1,6 +1,7 @@
 package validate
 
 import (
+	"math"
 	"regexp"
 	"slices"
 	"strings"
@@ -29,7 +30,9 @@ func MeshConfig(m proto.Message) []problem.Diagnostic {
 	}{
 		{"proxyListenPort", mc.GetProxyListenPort()}, {"proxyInboundListenPort", mc.GetProxyInboundListenPort()}, {"proxyHttpPort", mc.GetProxyHttpPort()},
 	} {
-		c.optionalPort(root.field(p.name), uint32(p.number)) // a negative number becomes no port either
+		if p.number < 0 || p.number > math.MaxUint16 { // 0 is the default
+			c.errorf(root.field(p.name), usePort, isNoPort, p.number)
+		}
 	}
 	c.atLeast(root.field("connectTimeout"), mc.GetConnectTimeout(), time.Millisecond)
 	c.atLeast(root.field("dnsRefreshRate"), mc.GetDnsRefreshRate(), 2*time.Millisecond) // Envoy wants more than 1ms

@@ -11,6 +11,7 @@ import (
 
 	configv1 "meshlog.dev/proto/meshlog/config/v1"
 	"meshlog.dev/services/mesh/problem"
+	"meshlog.dev/services/mesh/proxy"
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -33,34 +34,45 @@ func ResourceEndpointsOnly(old, new proto.Message) bool {
 	return is(old) && is(new)
 }
 
-// Resource finds what Envoy would refuse in a raw Envoy resource, as far as this
-// depends on no other configuration.
+// Resource finds what the clients that a raw Envoy resource selects would refuse in
+// it, as far as this depends on no other configuration (PRO-6).
 func Resource(m proto.Message) []problem.Diagnostic {
 	c := checker{}
 	at := root.field("resource")
-	a := m.(*configv1.Resource).GetResource()
+	a, client := m.(*configv1.Resource).GetResource(), m.(*configv1.Resource).GetNodes().GetClient()
+	switch client {
+	case "", proxy.Envoy, proxy.GRPC:
+	default:
+		c.errorf(root.field("nodes.client"), "write envoy or grpc, or remove it to select both", "%q is no kind of client", client)
+	}
 	if a.GetTypeUrl() == "" {
 		c.errorf(at, "write the Envoy resource here, with its @type", isMissing)
 		return c.result()
 	}
-	if a.GetTypeUrl() == endpointsType && plainAssignment.holds(a.GetValue()) {
-		return nil
+	if a.GetTypeUrl() == endpointsType && client != proxy.GRPC && plainAssignment.holds(a.GetValue()) {
+		return c.result()
 	}
 	inner, err := a.UnmarshalNew()
 	if err != nil {
 		c.errorf(at, resourceTypes, "type %q: %v", a.GetTypeUrl(), err)
 		return c.result()
 	}
-	const name = "give the resource the name by which Envoy asks for it"
+	const name = "give the resource the name by which clients ask for it"
 	switch r := inner.(type) {
 	case *endpointv3.ClusterLoadAssignment:
 		c.errorIf(r.GetClusterName() == "", at.field("cluster_name"), name, isEmpty)
-		c.addresses(at, r)
 	case *clusterv3.Cluster, *listenerv3.Listener, *routev3.RouteConfiguration:
 		c.errorIf(r.(interface{ GetName() string }).GetName() == "", at.field("name"), name, isEmpty)
 	default:
 		c.errorf(at, resourceTypes, "%s cannot be served by itself", inner.ProtoReflect().Descriptor().FullName())
 		return c.result()
+	}
+	if client == proxy.GRPC {
+		grpc{&c}.resource(at, inner)
+		return c.result()
+	}
+	if l, ok := inner.(*endpointv3.ClusterLoadAssignment); ok {
+		c.addresses(at, l)
 	}
 	c.generated(at, inner)
 	c.message(at, inner.ProtoReflect(), 1)

@@ -13,49 +13,68 @@ import (
 // targetPort (GW-3): the router listens on the port of the server, where the
 // Service sends nothing.
 func Fronts(r *index.Reader, selectors index.SelectorSet, scope index.Scope, ports []*Port) []piece.Part {
-	selectorOf := map[ident.Key]string{}
-	for _, text := range selectors.Selectors() {
-		for _, g := range r.Gateways(text) {
-			selectorOf[g.Key] = text
-		}
+	if len(ports) == 0 {
+		return nil
 	}
+	services := r.Services(scope)
 	var parts []piece.Part
+	seen := map[uint32]bool{}
 	for _, p := range ports {
-		for _, s := range p.Servers {
-			parts = append(parts, front{s.of, s.field, selectorOf[s.of], p.Number, scope.Services})
+		if seen[p.Number] {
+			continue
+		}
+		seen[p.Number] = true
+		for _, s := range services {
+			if at, ok := s.Port(p.Number); ok && s.Kubernetes && at.Target != p.Number {
+				parts = append(parts, front{s.ServiceID, selectors, p.Number})
+			}
 		}
 	}
 	return parts
 }
 
-// front is the part that looks for the Services in front of a server. It makes
-// nothing.
+// front is the part that looks whether a Service is in front of servers. It makes
+// nothing. There is one for each Service, so that endpoints that come and go make
+// that one again.
 type front struct {
-	gateway  ident.Key
-	field    string // of the server
-	selector string
-	port     uint32
-	scope    string // of services
+	service   index.ServiceID
+	selectors index.SelectorSet // of Gateways
+	port      uint32
 }
 
 func (f front) Make(r *index.Reader) (_ []piece.Piece, ds []problem.Diagnostic) {
-	var gateway *index.Gateway
-	for _, g := range r.Gateways(f.selector) {
-		if g.Key == f.gateway {
-			gateway = g
-		}
-	}
-	if gateway == nil {
+	s := r.Service(f.service)
+	if s == nil {
 		return nil, nil
 	}
-	for _, s := range r.Services(index.Scope{Services: f.scope}) {
-		p, ok := s.Port(f.port)
-		if !ok || !s.Kubernetes {
+	p, ok := s.Port(f.port)
+	if !ok {
+		return nil, nil
+	}
+	targets := map[ident.Key]uint32{} // of Gateways that the Service is in front of
+	for _, text := range f.selectors.Selectors() {
+		gateways := r.Gateways(text)
+		if len(gateways) == 0 {
 			continue
 		}
-		if target := targetOf(r, gateway, s, p); target != f.port {
+		if target := targetOf(r, gateways[0], s, p); target != f.port { // all have one selector
+			for _, g := range gateways {
+				targets[g.Key] = target
+			}
+		}
+	}
+	if len(targets) == 0 {
+		return nil, nil
+	}
+	ports, _ := Ports(r, f.selectors)
+	for _, p := range ports {
+		for _, server := range p.Servers {
+			target, ok := targets[server.of]
+			if !ok || p.Number != f.port {
+				continue
+			}
 			ds = append(ds, problem.Diagnostic{
-				Severity: problem.Warning, Code: "gateway", Key: f.gateway, Field: f.field + ".port.number",
+				Severity: problem.Warning, Code: "gateway", Key: server.of, Field: server.field + ".port.number",
 				Reason: fmt.Sprintf("Service %s/%s in front sends connections to port %d on to port %d: ports are not translated yet", s.Key.Namespace, s.Key.Name, f.port, target),
 				Advice: fmt.Sprintf("write port %d here, or targetPort: %d in the Service", target, f.port),
 				Effect: fmt.Sprintf("the router listens on port %d, so calls through the Service are refused", f.port),
@@ -71,10 +90,23 @@ func targetOf(r *index.Reader, g *index.Gateway, s *index.Service, p index.Port)
 	if g.Runs(s.Selector) && p.Target != 0 { // all of its Pods are the Gateway's
 		return p.Target
 	}
+	if contradict(g.Spec.GetSelector(), s.Selector) {
+		return p.Number
+	}
 	for _, e := range r.Endpoints(s.ServiceID)[p.Number] {
 		if e.Port != p.Number && g.Runs(e.Labels) {
 			return e.Port
 		}
 	}
 	return p.Number
+}
+
+// contradict reports whether no workload has the labels of both.
+func contradict(a, b map[string]string) bool {
+	for name, value := range a {
+		if other, ok := b[name]; ok && other != value {
+			return true
+		}
+	}
+	return false
 }

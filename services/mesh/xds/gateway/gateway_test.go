@@ -93,6 +93,12 @@ kind: Service
 metadata: {name: front, namespace: edge}
 spec: {clusterIP: 10.96.0.1, selector: {app: gw}, ports: [{name: http, port: 80, targetPort: web}]}
 `)
+	// The endpoints of one Service concern no part of another one.
+	objects = append(objects, meshtest.YAML(t, `apiVersion: v1
+kind: Service
+metadata: {name: app, namespace: edge}
+spec: {clusterIP: 10.96.0.2, selector: {app: other}, ports: [{name: http, port: 80, targetPort: 8080}]}
+`)...)
 	for _, test := range []struct {
 		labels map[string]string
 		port   uint32
@@ -110,11 +116,24 @@ spec: {clusterIP: 10.96.0.1, selector: {app: gw}, ports: [{name: http, port: 80,
 		ports, _ := gateway.Ports(r, index.SelectorSet(`istio="ingressgateway"`))
 		var found []problem.Diagnostic
 		for _, p := range gateway.Fronts(r, index.SelectorSet(`istio="ingressgateway"`), index.Scope{}, ports) {
-			_, ds := p.Make(r)
+			alone := pc.Read()
+			_, ds := p.Make(alone)
 			found = append(found, ds...)
+			if n := countEndpoints(alone.Inputs()); n > 1 {
+				t.Errorf("%+v reads the endpoints of %d services", p, n)
+			}
 		}
 		if len(found) != test.want || test.want == 1 && (found[0].Key.Name != "g" || found[0].Field != "spec.servers[0].port.number") {
 			t.Errorf("%v at %d: got %+v", test.labels, test.port, found)
 		}
 	}
+}
+
+func countEndpoints(inputs []index.Input) (n int) {
+	for _, in := range inputs {
+		if in.Kind == index.InputEndpoints {
+			n++
+		}
+	}
+	return n
 }

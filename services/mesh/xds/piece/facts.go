@@ -16,6 +16,8 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"meshlog.dev/proto/ident"
+	grpclookupv1 "meshlog.dev/proto/meshlog/grpclookup/v1"
+	"meshlog.dev/services/mesh/anytype"
 	"meshlog.dev/services/mesh/protosearch"
 )
 
@@ -109,7 +111,7 @@ func walk(search *protosearch.Search, m protoreflect.Message, depth int, visit f
 		return
 	}
 	if a, ok := m.Interface().(*anypb.Any); ok {
-		if inner, err := a.UnmarshalNew(); err == nil {
+		if inner, err := anytype.Unmarshal(a); err == nil {
 			walk(search, inner.ProtoReflect(), depth+1, visit)
 		}
 		return
@@ -127,6 +129,7 @@ var (
 
 var (
 	clusterWeight = (*routev3.WeightedCluster_ClusterWeight)(nil).ProtoReflect().Descriptor().FullName()
+	lookup        = (*grpclookupv1.RouteLookupConfig)(nil).ProtoReflect().Descriptor().FullName()
 	node          = (*corev3.Node)(nil).ProtoReflect().Descriptor().FullName()
 )
 
@@ -138,6 +141,8 @@ func referenceFields(d protoreflect.MessageDescriptor) (all []protoreflect.Field
 	switch d.FullName() {
 	case clusterWeight:
 		names = []protoreflect.Name{"name"}
+	case lookup:
+		names = []protoreflect.Name{"default_target"}
 	case node:
 		return nil // its cluster means something else
 	}

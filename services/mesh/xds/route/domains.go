@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"meshlog.dev/services/mesh/hostname"
 	"meshlog.dev/services/mesh/index"
 )
 
@@ -84,10 +85,6 @@ func written(host string) string {
 	return host
 }
 
-// kubernetesSuffix returns what follows name.namespace in the host of a
-// Kubernetes service.
-func kubernetesSuffix(r *index.Reader) string { return ".svc." + r.DomainSuffix() }
-
 // qualified returns name.namespace of a host with that suffix.
 func qualified(host, suffix string) (name string, ok bool) {
 	name, ok = strings.CutSuffix(host, suffix)
@@ -113,7 +110,7 @@ func appendNames(all []string, host, suffix string, own bool) []string {
 // ShortNames returns the short names of a Kubernetes service's host that mean it
 // in all namespaces: name.namespace and name.namespace.svc.
 func ShortNames(r *index.Reader, host string) []string {
-	return appendNames(nil, host, kubernetesSuffix(r), false)[1:]
+	return appendNames(nil, host, hostname.Suffix(r.DomainSuffix()), false)[1:]
 }
 
 func isWildcard(host string) bool { return strings.HasPrefix(host, "*") }

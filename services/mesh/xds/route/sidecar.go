@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"meshlog.dev/proto/ident"
+	"meshlog.dev/services/mesh/hostname"
 	"meshlog.dev/services/mesh/index"
 	"meshlog.dev/services/mesh/xds/gateway"
 	"meshlog.dev/services/mesh/xds/piece"
@@ -17,7 +18,7 @@ func sidecarParts(r *index.Reader, class index.RDSClass) []piece.Part {
 	b := newSidecar(r, class)
 	for _, s := range r.Services(class.Scope) {
 		vs := b.hosts.Of(s.Hostname)
-		own := class.Namespace != "" && class.Namespace == index.HomeOf(s.Hostname, r.DomainSuffix())
+		own := class.Namespace != "" && class.Namespace == hostname.Home(s.Hostname, r.DomainSuffix())
 		for _, p := range s.Ports {
 			if piece.TakesRequests(p.Protocol) {
 				b.addService(s, p, vs, own)
@@ -46,7 +47,7 @@ func newSidecar(r *index.Reader, class index.RDSClass) *sidecar {
 	all := slices.Clone(r.VirtualServices(class.Scope, Mesh))
 	heads := slices.DeleteFunc(all, func(vs *index.VirtualServiceHead) bool { return !vs.HTTP })
 	return &sidecar{
-		r: r, class: class, suffix: kubernetesSuffix(r),
+		r: r, class: class, suffix: hostname.Suffix(r.DomainSuffix()),
 		virtualServices: heads, hosts: NewHostIndex(heads), ports: map[uint32]*portHosts{},
 	}
 }

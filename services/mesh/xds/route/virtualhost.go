@@ -10,6 +10,7 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 
 	"meshlog.dev/proto/ident"
+	"meshlog.dev/services/mesh/hostname"
 	"meshlog.dev/services/mesh/index"
 	"meshlog.dev/services/mesh/problem"
 	"meshlog.dev/services/mesh/xds/piece"
@@ -109,7 +110,7 @@ func (h *virtualHost) settled(r *index.Reader, s *index.Service) ([]string, []pr
 	var problems []problem.Diagnostic
 	lost := strings.Split(h.without, "\n")
 	seen := map[string]bool{}
-	domains := slices.DeleteFunc(h.domains(nil, s, kubernetesSuffix(r)), func(d string) bool {
+	domains := slices.DeleteFunc(h.domains(nil, s, hostname.Suffix(r.DomainSuffix())), func(d string) bool {
 		lower := strings.ToLower(d)
 		twice := seen[lower]
 		seen[lower] = true

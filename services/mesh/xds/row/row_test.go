@@ -11,7 +11,9 @@ import (
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	faultv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/fault/v3"
 	rbacv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/rbac/v3"
+	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
+	httpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/upstreams/http/v3"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
@@ -83,6 +85,44 @@ func TestSecurityNeverFallsBack(t *testing.T) {
 	}
 	if w := row.Whole(ident.CDS, plain, secure); string(w.Value) != string(secure) {
 		t.Error("a cluster without TLS does not get its last good content")
+	}
+}
+
+// Whether a cluster checks the name of who answers counts as security, and so does a
+// filter of a listener that is disabled or found elsewhere.
+func TestSecurityBesideFilters(t *testing.T) {
+	cluster := func(validates bool) []byte {
+		return encode(t, &clusterv3.Cluster{Name: "c", TypedExtensionProtocolOptions: map[string]*anypb.Any{"http": piece.Any(&httpv3.HttpProtocolOptions{
+			UpstreamHttpProtocolOptions: &corev3.UpstreamHttpProtocolOptions{AutoSni: true, AutoSanValidation: validates},
+		})}})
+	}
+	if w := row.Whole(ident.CDS, cluster(true), cluster(false)); w.Value != nil {
+		t.Error("a cluster that checks names falls back to one that does not")
+	}
+	with := func(filters ...*hcmv3.HttpFilter) []byte {
+		return encode(t, listener(&listenerv3.FilterChain{Filters: []*listenerv3.Filter{{Name: "hcm", ConfigType: &listenerv3.Filter_TypedConfig{
+			TypedConfig: piece.Any(&hcmv3.HttpConnectionManager{HttpFilters: filters}),
+		}}}}))
+	}
+	rbac := func(disabled bool) *hcmv3.HttpFilter {
+		return &hcmv3.HttpFilter{Name: "rbac", Disabled: disabled, ConfigType: &hcmv3.HttpFilter_TypedConfig{TypedConfig: piece.Any(&rbacv3.RBAC{})}}
+	}
+	found := func(name string) *hcmv3.HttpFilter {
+		return &hcmv3.HttpFilter{Name: name, ConfigType: &hcmv3.HttpFilter_ConfigDiscovery{ConfigDiscovery: &corev3.ExtensionConfigSource{TypeUrls: []string{"x"}}}}
+	}
+	for _, c := range []struct {
+		name      string
+		bad, good []byte
+		closed    bool
+	}{
+		{"the filter was off", with(rbac(false)), with(rbac(true)), true},
+		{"the filter was on", with(rbac(false)), with(rbac(false)), false},
+		{"another filter was found elsewhere", with(found("a")), with(found("b")), true},
+		{"the same filter was found elsewhere", with(found("a")), with(found("a")), false},
+	} {
+		if w := row.Whole(ident.LDS, c.bad, c.good); w.Closed != c.closed {
+			t.Errorf("%s: closed is %t", c.name, w.Closed)
+		}
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 	directv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/direct_response/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	tcpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/tcp_proxy/v3"
+	httpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/upstreams/http/v3"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 )
@@ -59,7 +60,7 @@ func (s security) message(place string, m proto.Message) {
 	s.add(place, string(m.ProtoReflect().Descriptor().FullName())+" "+string(b))
 }
 
-// config adds the settings of a filter, unless it protects nothing.
+// config adds the settings in a, unless they protect nothing.
 func (s security) config(place string, a *anypb.Any) {
 	if !open[a.GetTypeUrl()] {
 		s.message(place, a)
@@ -81,6 +82,9 @@ func (s security) of(place string, m proto.Message) {
 		}
 		for _, one := range m.GetTransportSocketMatches() {
 			s.message("socket match", one)
+		}
+		for name, a := range m.GetTypedExtensionProtocolOptions() {
+			s.protocol(name, a)
 		}
 	case *listenerv3.Listener:
 		for _, f := range m.GetListenerFilters() {
@@ -119,6 +123,10 @@ func (s security) filter(place string, f *listenerv3.Filter) {
 		return
 	}
 	for _, h := range m.GetHttpFilters() {
+		if h.GetDisabled() || h.GetTypedConfig() == nil { // off unless a route says otherwise, or found elsewhere
+			s.message(place, h)
+			continue
+		}
 		s.config(place, h.GetTypedConfig())
 	}
 	if routes := m.GetRouteConfig(); routes != nil {
@@ -131,6 +139,21 @@ func (s security) filter(place string, f *listenerv3.Filter) {
 		OriginalIpDetectionExtensions: m.GetOriginalIpDetectionExtensions(),
 		NormalizePath:                 m.GetNormalizePath(), MergeSlashes: m.GetMergeSlashes(), PathWithEscapedSlashesAction: m.GetPathWithEscapedSlashesAction(),
 	})
+}
+
+// protocol adds the settings with which a cluster checks who answers, and its
+// filters.
+func (s security) protocol(place string, a *anypb.Any) {
+	m := new(httpv3.HttpProtocolOptions)
+	if !a.MessageIs(m) || a.UnmarshalTo(m) != nil {
+		return // how connections are made
+	}
+	if o := m.GetUpstreamHttpProtocolOptions(); o != nil {
+		s.message(place, o)
+	}
+	for _, f := range m.GetHttpFilters() {
+		s.message(place, f)
+	}
 }
 
 func (s security) virtualHost(place string, h *routev3.VirtualHost) {

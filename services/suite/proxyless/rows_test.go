@@ -21,11 +21,11 @@ import (
 
 	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/mesh/index"
+	"meshlog.dev/services/mesh/kind/validate"
 	"meshlog.dev/services/mesh/meshtest"
 	"meshlog.dev/services/mesh/problem"
 	"meshlog.dev/services/mesh/proxy"
 	"meshlog.dev/services/mesh/xds"
-	"meshlog.dev/services/mesh/xds/proxyless"
 )
 
 var update = flag.Bool("update", false, "rewrite the output in testdata")
@@ -124,8 +124,10 @@ func (w *world) show(rt ident.ResourceType) []byte {
 			out = append(out, "---\n"...)
 		}
 		m := decode(w.t, rt, r)
-		if problems := proxyless.Check(m); len(problems) > 0 {
-			w.t.Errorf("gRPC clients would reject %s: %s", r.Name, strings.Join(problems, "; "))
+		for _, p := range validate.CheckGRPC(m) {
+			if p.Code != validate.Unsupported {
+				w.t.Errorf("gRPC clients would reject %s: %v", r.Name, p)
+			}
 		}
 		b, err := protojson.Marshal(m)
 		if err != nil {

@@ -160,10 +160,21 @@ spec:
 // call makes one call to a target of the control plane.
 func call(t *testing.T, control *net.TCPAddr, target string) error {
 	t.Helper()
+	conn := dial(t, control, target)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	_, err := healthv1.NewHealthClient(conn).Check(ctx, &healthv1.HealthCheckRequest{})
+	return err
+}
+
+// dial returns a client of a target of the control plane, until the test ends.
+func dial(t *testing.T, control *net.TCPAddr, target string) *grpc.ClientConn {
+	t.Helper()
 	builder, err := grpcxds.NewXDSResolverWithConfigForTesting(fmt.Appendf(nil, `{
-		"xds_servers": [{"server_uri": %q, "channel_creds": [{"type": "insecure"}], "server_features": ["xds_v3"]}],
-		"node": {"id": "client"}
-	}`, control.String()))
+		"xds_servers": [{"server_uri": %[1]q, "channel_creds": [{"type": "insecure"}], "server_features": ["xds_v3"]}],
+		"node": {"id": "client"},
+		"certificate_providers": {"own": %[2]s, "ca": %[2]s}
+	}`, control.String(), `{"plugin_name": "file_watcher", "config": {"ca_certificate_file": "/none"}}`))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -171,20 +182,17 @@ func call(t *testing.T, control *net.TCPAddr, target string) error {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer conn.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	_, err = healthv1.NewHealthClient(conn).Check(ctx, &healthv1.HealthCheckRequest{})
-	return err
+	t.Cleanup(func() { conn.Close() })
+	return conn
 }
 
-func serve(t *testing.T, register func(*grpc.Server)) *net.TCPAddr {
+func serve(t *testing.T, register func(*grpc.Server), options ...grpc.ServerOption) *net.TCPAddr {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := grpc.NewServer()
+	s := grpc.NewServer(options...)
 	register(s)
 	done := make(chan error, 1)
 	go func() { done <- s.Serve(l) }()
