@@ -147,7 +147,7 @@ func TestLogIsBounded(t *testing.T) {
 				t.Errorf("%q is logged %d times, want %d", message, n, most)
 			}
 		}
-		time.Sleep(time.Second)
+		<-time.After(time.Second)
 		s := openRaw(t, conn, ads)
 		s.send(rawRequest(rawNode(), field(nil, 3, []byte("\xff"))))
 		_ = s.ended()

@@ -34,7 +34,7 @@ func TestLogger(t *testing.T) {
 		if got := lines(); got != want {
 			t.Errorf("logged\n%swant\n%s", got, want)
 		}
-		time.Sleep(time.Second)
+		<-time.After(time.Second)
 		l.Warn("refused", "client", 1000)
 		l.Warn("refused", "client", 1001)
 		l.Warn("refused", "client", 1002)
@@ -42,7 +42,7 @@ func TestLogger(t *testing.T) {
 		if got := lines(); got != want {
 			t.Errorf("logged\n%swant\n%s", got, want)
 		}
-		time.Sleep(time.Second)
+		<-time.After(time.Second)
 		l.Info("refused")
 		l.Line(slog.LevelInfo, "kind", "one")
 		l.Line(slog.LevelInfo, "kind", "two")

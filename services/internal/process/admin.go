@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	stdlog "log"
 	"log/slog"
 	"maps"
 	"net"
@@ -190,18 +189,21 @@ func (a *Admin) server(log *slog.Logger) *http.Server {
 		Handler:           http.MaxBytesHandler(a.handler(), maxBody),
 		ReadHeaderTimeout: headerTimeout, ReadTimeout: requestTimeout, WriteTimeout: responseTimeout, IdleTimeout: idleTimeout,
 		MaxHeaderBytes: maxHeader,
-		ErrorLog:       stdlog.New(errorLog{loglimit.New(log, 1)}, "", 0),
+		ErrorLog:       slog.NewLogLogger(errorLog{log.Handler(), loglimit.New(log, 1)}, slog.LevelWarn),
 	}
 }
 
 // errorLog takes the lines of the HTTP server, which clients cause. All of them
 // count as one message.
-type errorLog struct{ log *loglimit.Logger }
+type errorLog struct {
+	slog.Handler
+	log *loglimit.Logger
+}
 
-// Write implements io.Writer.
-func (l errorLog) Write(line []byte) (int, error) {
-	l.log.Line(slog.LevelWarn, "admin server", strings.TrimSpace(string(line)))
-	return len(line), nil
+// Handle implements slog.Handler.
+func (l errorLog) Handle(_ context.Context, r slog.Record) error {
+	l.log.Line(r.Level, "admin server", r.Message)
+	return nil
 }
 
 func (a *Admin) handler() http.Handler {
