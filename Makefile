@@ -68,7 +68,9 @@ test-plan: # What `test` builds first, and how long that takes
 test-faults: build build-faults tool-envoy tool-nats-server ## Everything dies in every way, some 27 minutes; needs root
 	go test -tags faults -count=1 -timeout 60m -v ./deploy/e2e/faults
 
-# How long test-attacks attacks.
+# How long test-attacks attacks: half of it on one NATS server, half on three. It
+# takes some 40 s besides. Random attacks are seeded: `go test ... -args -seed N`
+# with the N that it prints repeats them.
 DURATION ?= 10m
 
 .PHONY: test-attacks

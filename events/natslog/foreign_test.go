@@ -24,8 +24,13 @@ import (
 // may send, and the log's own subject as the reply (BUS-2): the answers keep their
 // positions and are refused, also a copy of a record with all its headers.
 func TestServerMade(t *testing.T) {
-	nc := natstest.Start(t).Connect(t)
-	o := natslog.StreamOptions{Options: natslog.Options{Domain: "d"}}
+	t.Run("one server", func(t *testing.T) { serverMade(t, natstest.Start(t).Connect(t), 1) })
+	t.Run("three servers", func(t *testing.T) { serverMade(t, natstest.StartCluster(t)[0].Connect(t), 3) })
+}
+
+func serverMade(t *testing.T, nc *nats.Conn, replicas int) {
+	t.Helper()
+	o := natslog.StreamOptions{Options: natslog.Options{Domain: "d"}, Replicas: replicas}
 	l := newLog(t, nc, o)
 	js := natstest.JetStream(t, nc)
 	if _, err := l.Append(t.Context(), []events.Event{begin(1)}, events.Fence{}); err != nil {

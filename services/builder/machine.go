@@ -17,6 +17,7 @@ import (
 	"meshlog.dev/services/builder/jury"
 	"meshlog.dev/services/builder/ledger"
 	"meshlog.dev/services/internal/failpoint"
+	"meshlog.dev/services/internal/loglimit"
 	"meshlog.dev/services/internal/tracing"
 	"meshlog.dev/services/mesh/fold"
 	"meshlog.dev/services/mesh/gate"
@@ -65,6 +66,7 @@ func (c *Config) overlays(all []*events.Overlay) (batch []events.Event) {
 // One goroutine uses it.
 type Machine struct {
 	cfg    Config
+	log    *loglimit.Logger // of problems in user data
 	stats  stats
 	ledger *ledger.Ledger // the fold of the log and its content
 	draft  draft          // the world at the position of the ledger
@@ -78,7 +80,6 @@ type Machine struct {
 	refused  error           // same build, same position, another root: never lead again
 	holdErr  error           // why a mass loss cannot be held
 	waiting  []string        // why nothing is published
-	warned   int             // problems in the records that were read last
 }
 
 // stats count what happened since the start.
@@ -86,6 +87,7 @@ type stats struct {
 	Records, Refused, Versions, Compared, Segments, Holds, Quarantines, Conflicts, Recovered, BuildErrors uint64
 	Claimed, Doubted                                                                                      uint64 // reports of frontends
 	Foreign                                                                                               uint64 // messages on the chain
+	Unreadable                                                                                            uint64 // records
 }
 
 // Open makes a Machine from the version and the fold in its store. It does not use
@@ -114,7 +116,7 @@ func Open(ctx context.Context, cfg Config) (*Machine, error) {
 		f.Rewrite()
 	}
 	g := gate.New()
-	m := &Machine{cfg: cfg, draft: draft{gate: g, world: world.NewWorld()}, jury: jury.New(g, cfg.Now(), cfg.Logger)}
+	m := &Machine{cfg: cfg, log: loglimit.New(cfg.Logger, problemsLogged), draft: draft{gate: g, world: world.NewWorld()}, jury: jury.New(g, cfg.Now(), cfg.Logger)}
 	m.ledger = ledger.New(f, cfg.Feed, func(rec events.Record, c world.Change) {
 		m.chain.since.add(rec, c, m.cfg.Now)
 		m.draft.add(c)
@@ -217,16 +219,12 @@ func (m *Machine) Filed() ident.Position { return m.chain.file.at }
 // them, a standby stops at the head, to compare its root.
 func (m *Machine) Read(ctx context.Context, recs []events.Record) error {
 	m.ahead = append(m.ahead, recs...)
-	m.warned = 0
-	err := m.Advance(ctx)
-	if more := m.warned - maxWarned; more > 0 {
-		m.cfg.Logger.Warn("more problems in user data", "count", more, "advice", "see `meshlog diagnostics`")
-	}
-	return err
+	return m.Advance(ctx)
 }
 
-// maxWarned is how many problems of one Read are logged one by one.
-const maxWarned = 10
+// problemsLogged is how many problems in user data are logged in a second. `meshlog
+// diagnostics` lists all of them.
+const problemsLogged = 10
 
 // Backlog returns how many records were read and not folded.
 func (m *Machine) Backlog() int { return len(m.ahead) }
@@ -259,14 +257,14 @@ func (m *Machine) apply(ctx context.Context, rec events.Record) error {
 		return err
 	}
 	failpoint.At(failpoint.BuilderFolded)
-	if errors.Is(rec.Err, events.ErrRefused) {
+	switch {
+	case errors.Is(rec.Err, events.ErrRefused):
 		m.stats.Refused++
+	case rec.Err != nil:
+		m.stats.Unreadable++
 	}
 	for _, d := range problems {
-		if m.warned++; m.warned > maxWarned {
-			continue // Read logs how many more there are
-		}
-		m.cfg.Logger.Warn("problem in user data", "object", d.Key.String(), "origin", d.Origin, "field", d.Field, "reason", d.Reason)
+		m.log.Warn("problem in user data", "object", d.Key.String(), "origin", d.Origin, "field", d.Field, "reason", d.Reason)
 	}
 	m.stats.Records++
 	return nil

@@ -78,6 +78,7 @@ func NewMetrics() *Metrics {
 		return factory.NewHistogram(prometheus.HistogramOpts{Name: name, Help: help, Buckets: prometheus.ExponentialBuckets(.0005, 2, 16)})
 	}
 	counts("meshlog_builder_records_total", func(s *stats) uint64 { return s.Records }, "Records of the log that this builder has folded.")
+	counts("meshlog_builder_unreadable_records_total", func(s *stats) uint64 { return s.Unreadable }, "Records that cannot be decoded, which change nothing. Above 0: a watcher has a later build than this builder, or replace the keys that may publish there; `meshlog log` names the subject.")
 	counts("meshlog_builder_refused_records_total", func(s *stats) uint64 { return s.Refused }, "Records that no publisher of meshlog appends, which change nothing: content of another source or role than the subject's, an epoch of the far future, or a message that a server made. Above 0: `meshlog log --op refused` names the subject; replace the keys that may publish there.")
 	m.unfolded = gauge("meshlog_builder_unfolded_records", "Records that were read and not folded. A standby keeps the records after the head; a leader above 0 for long cannot keep up: give it more CPU.")
 	m.position = twoParts("meshlog_builder_position", "Position of the log up to which this builder has folded, in two parts.")

@@ -178,6 +178,10 @@ func TestRequestIsRefused(t *testing.T) {
 				if status.Code(err) != c.code || !strings.Contains(status.Convert(err).Message(), c.want) {
 					t.Fatalf("got %v, want %v %q", err, c.code, c.want)
 				}
+				synctest.Wait()
+				if n := f.counted("meshlog_frontend_requests_refused_total"); (n == 1) != (c.code != codes.OK) {
+					t.Errorf("%v refused requests are counted", n)
+				}
 				// A report can be sent, whatever the client said.
 				if _, err := proto.Marshal(f.server.Report()); err != nil {
 					t.Error(err)

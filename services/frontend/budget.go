@@ -202,6 +202,7 @@ type meteredConn struct {
 	accepted *acceptedConn
 	budget   *budget
 	refused  func(*meteredConn, error) // ends its streams
+	unused   func()                    // is told if it ends without a stream; nil: nothing is
 
 	ready    *readyReader // nil: only Read can read
 	closing  sync.Once
@@ -216,6 +217,7 @@ type meteredConn struct {
 	mu      sync.Mutex // protects what follows
 	frames  frameScanner
 	streams map[*conn]struct{}
+	used    bool // it had a stream
 }
 
 func newMeteredConn(c net.Conn, accepted *acceptedConn, b *budget, refused func(*meteredConn, error)) *meteredConn {
@@ -338,6 +340,11 @@ func (c *meteredConn) Close() error {
 		close(c.closed)
 		c.turnEnds.Stop()
 		c.budget.leave(c)
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if !c.used && c.unused != nil {
+			c.unused()
+		}
 	})
 	err := c.Conn.Close()
 	c.accepted.release()
@@ -363,7 +370,7 @@ func (c *meteredConn) receives() bool {
 func (c *meteredConn) join(s *conn) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.streams[s] = struct{}{}
+	c.streams[s], c.used = struct{}{}, true
 }
 
 func (c *meteredConn) leave(s *conn) {

@@ -73,15 +73,16 @@ func (r *request) free() {
 	*r = request{delta: r.delta, wantNode: r.wantNode}
 }
 
-// dropNode makes a request independent of the received bytes, which mostly are its
+// dropNode makes a request independent of the received bytes, unless few of them are its
 // node, and gives them back: a first request may wait in line for long. It returns
 // how many bytes the request keeps.
 func (r *request) dropNode() (size int) {
-	if r.node == nil {
+	if len(r.node) < r.size/4 {
+		r.node = nil
 		return r.size
 	}
 	f := r.fields()
-	var rest []byte
+	rest := make([]byte, 0, r.size-len(r.node))
 	for b := r.buffer.ReadOnlyData(); len(b) > 0; {
 		number, _, n := names.Field(b)
 		if n < 0 {

@@ -47,7 +47,7 @@ func TestDecodeRequest(t *testing.T) {
 // A request without its node is what it was otherwise.
 func TestDropNode(t *testing.T) {
 	sent := &discoveryv3.DiscoveryRequest{
-		VersionInfo: "v", Node: &corev3.Node{Id: "n", Cluster: "c"}, ResourceNames: []string{"a", "b"}, TypeUrl: "t", ResponseNonce: "7",
+		VersionInfo: "v", Node: &corev3.Node{Id: "n", Cluster: "cluster"}, ResourceNames: []string{"a", "b"}, TypeUrl: "t", ResponseNonce: "7",
 	}
 	b, err := proto.Marshal(sent)
 	if err != nil {

@@ -62,6 +62,7 @@ type conn struct {
 	responded      bool           // something was sent
 	asking         bool           // a goroutine asks for the head
 	toReport       bool           // the report has changed
+	held           held           // what the stream pays for
 	class          index.ProxyClass
 	group          string // class, printed
 }
@@ -103,14 +104,16 @@ func (c *conn) end(err error) {
 
 // receive receives a request. If it returns false, the stream ends with err;
 // nil: the client is done.
-func receive(gs grpc.ServerStream, r *request) (ok bool, err error) {
-	switch err := gs.RecvMsg(r); {
+func (c *conn) receive(r *request) (ok bool, err error) {
+	switch err := c.grpc.RecvMsg(r); {
 	case errors.Is(err, io.EOF):
 		return false, nil
+	case status.Code(err) == codes.ResourceExhausted: // larger than maxRequest
+		return false, c.server.refuseRequest(c.address, "size", codes.ResourceExhausted, err)
 	case err != nil:
 		return false, err
 	case r.malformed != nil:
-		return false, status.Error(codes.InvalidArgument, r.malformed.Error())
+		return false, c.server.refuseRequest(c.address, "malformed", codes.InvalidArgument, r.malformed)
 	}
 	return true, nil
 }
@@ -135,9 +138,9 @@ func (c *conn) run() {
 func (c *conn) take(r *request) (err error) {
 	defer c.server.recoverPanic(func(failed error) { err = failed })
 	c.begin()
-	for ok := true; ok; ok, err = receive(c.grpc, r) {
+	for ok := true; ok; ok, err = c.receive(r) {
 		if err := c.request(r); err != nil {
-			return status.Error(codes.ResourceExhausted, err.Error())
+			return c.server.refuseRequest(c.address, "names", codes.ResourceExhausted, err)
 		}
 		r.wantNode = false
 		c.drop(r)
@@ -165,7 +168,7 @@ func (c *conn) enter(r *request) (err error) {
 		return err
 	}
 	if c.proxy, c.about, err = readNode(r.node, c.server.metadata, c.share.address); err != nil {
-		return status.Error(codes.InvalidArgument, err.Error())
+		return c.server.refuseRequest(c.address, "node", codes.InvalidArgument, err)
 	}
 	c.proxy.Delta = c.mode.delta
 	if err := c.id.check(c.proxy); err != nil {
@@ -190,7 +193,7 @@ func (c *conn) enter(r *request) (err error) {
 	c.transmit = c.send
 	c.limit, c.alarm = stopped(c.tooSlow), stopped(c.wake)
 	c.server.register(c) // before the state is read (I6)
-	c.server.streamLog.Info("proxy connected", "proxy", c.proxy.ID, "type", string(c.proxy.Type), "address", c.address,
+	c.server.comings.Info("proxy connected", "proxy", c.proxy.ID, "type", string(c.proxy.Type), "address", c.address,
 		"delta", c.mode.delta, "resumes", c.resumes)
 	return nil
 }
@@ -216,7 +219,7 @@ func (c *conn) first(r *request) (ok bool, err error) {
 	})
 	silence.Reset(firstRequestWithin)
 	defer silence.Stop()
-	return receive(c.grpc, r)
+	return c.receive(r)
 }
 
 // begin makes the stream's state. A goroutine that works for the stream
@@ -257,7 +260,7 @@ func (c *conn) maxAgeReached() {
 // leave releases the resources of the stream, after its sender has finished.
 func (c *conn) leave() {
 	c.server.unregister(c)
-	c.server.streamLog.Info("proxy disconnected", "proxy", c.proxy.ID, "address", c.address, "after", time.Since(c.since).Round(time.Millisecond))
+	c.server.comings.Info("proxy disconnected", "proxy", c.proxy.ID, "address", c.address, "after", time.Since(c.since).Round(time.Millisecond))
 	c.turn.end()
 	c.limit.Stop()
 	c.alarm.Stop()
@@ -265,6 +268,7 @@ func (c *conn) leave() {
 	defer c.mu.Unlock()
 	c.endFirstAnswers()
 	c.state = nil
+	c.payNothing()
 	if c.client != nil {
 		c.client.Leave()
 	}
@@ -286,7 +290,13 @@ func jitter(d time.Duration) time.Duration {
 func (c *conn) request(r *request) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if err := c.afford(r); err != nil {
+		return err
+	}
 	if err := c.state.Request(time.Now(), r.Request); err != nil {
+		return err
+	}
+	if err := c.pay(r); err != nil {
 		return err
 	}
 	c.subscribe()

@@ -101,8 +101,22 @@ func attacks(t *testing.T) []attack {
 		return &structpb.Struct{Fields: map[string]*structpb.Value{"REQUESTED_NETWORK_VIEW": structpb.NewStringValue(text)}}
 	}
 	nulls := field(nil, 6, []byte(strings.Repeat("\x0a\x02\x08\x00", 15_000)))
+	named := func(i, n int) []byte {
+		b := field(nil, 4, []byte(ident.EDS.URL()))
+		for k := range n {
+			b = field(b, 3, fmt.Appendf(nil, "%x-%x", i, k))
+		}
+		return b
+	}
 	return []attack{
 		{"1.8 million names in 12 MiB", 8, func(a *attacker, _ int) { a.again(func(int) []byte { return names }) }, 3 * time.Second},
+		{"250,000 names that do not exist, other ones for each client", 8, func(a *attacker, client int) {
+			b := rawRequest(rawNode(), named(client, 250_000))
+			a.again(func(int) []byte { return b })
+		}, 3 * time.Second},
+		{"streams with 10,000 names that do not exist, other ones for each", 100, func(a *attacker, client int) {
+			a.hold(rawRequest(rawNode(), named(client, 10_000)), 0)
+		}, 3 * time.Second},
 		{"a node of 5.75 MB", 8, func(a *attacker, client int) {
 			b := rawRequest(rawNode(field(nil, metadata, marshal(t, texts(5_750_000)))))
 			a.again(func(int) []byte { return b })

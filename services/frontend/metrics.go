@@ -28,9 +28,10 @@ type Metrics struct {
 	// Streams.
 	streams, waiting, firstAnswers        prometheus.Gauge
 	unconverged, unanswered               prometheus.Gauge
-	opening, requestBytes, metadataBytes  prometheus.Gauge
-	refused                               *prometheus.CounterVec
-	silent, overBudget                    prometheus.Counter
+	opening, requestBytes                 prometheus.Gauge
+	metadataBytes, nameBytes              prometheus.Gauge
+	refused, refusedRequests              *prometheus.CounterVec
+	silent, overBudget, unused            prometheus.Counter
 	sendTimeout, aged, panics             prometheus.Counter
 	age                                   prometheus.Histogram
 	downgrades, unmatched, suspects       prometheus.Counter
@@ -84,10 +85,18 @@ func (m *Metrics) ofStreams() {
 	for _, reason := range []string{"admission", "address", "identity", "connections", "classes", "stranger", "not-ready"} {
 		m.refused.WithLabelValues(reason)
 	}
+	m.refusedRequests = collect(m, prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "meshlog_frontend_requests_refused_total", Help: "Requests that ended their stream, by reason: malformed (no protobuf message, too many or too long names), node (too large, or no valid text), names (a delta client names too many in all), size (above 64 MiB), compressed. Above 0: the frontend's log names the addresses and says why.",
+	}, []string{"reason"}))
+	for _, reason := range []string{"malformed", "node", "names", "size", "compressed"} {
+		m.refusedRequests.WithLabelValues(reason)
+	}
 	m.silent = m.counter("meshlog_frontend_streams_silent_total", "Streams ended because no request came. If many: see meshlog_frontend_streams_opening.")
 	m.requestBytes = m.gauge("meshlog_frontend_request_bytes", "Memory of the requests that are being received and decoded, 256 MiB at most.")
 	m.overBudget = m.counter("meshlog_frontend_requests_over_budget_total", "Clients whose streams were ended because all requests together took more than 256 MiB and theirs the most. Above 0: the frontend's log names the addresses.")
 	m.metadataBytes = m.gauge("meshlog_frontend_metadata_bytes", "Memory of the node metadata of all proxies; equal metadata counts once.")
+	m.nameBytes = m.gauge("meshlog_frontend_name_bytes", "Memory of the names that proxies ask for; equal sets of names count once.")
+	m.unused = m.counter("meshlog_frontend_connections_unused_total", "Connections that ended without a stream: probes of the port, or clients that do not speak gRPC.")
 	m.sendTimeout = m.counter("pilot_xds_write_timeout", "Streams ended because the client did not accept a response in time. If many: the network or the proxies are overloaded; the frontend's log names the proxies.")
 	m.aged = m.counter("meshlog_frontend_streams_aged_total", "Streams ended at their maximum age, so that proxies spread over the frontends.")
 	m.panics = m.counter("meshlog_frontend_panics_total", "Streams ended by an internal error. Please report each, with the stack from the frontend's log.")

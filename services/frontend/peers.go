@@ -2,6 +2,7 @@ package frontend
 
 import (
 	"fmt"
+	"math"
 	"net"
 	"net/netip"
 	"sync"
@@ -10,9 +11,9 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// peers limits how many streams, connections and bytes of metadata the clients
-// behind one address may have, and how many streams the clients with one identity
-// may have. It is safe for concurrent use.
+// peers limits how many streams, connections, and bytes of metadata and names the
+// clients behind one address may have, and how many streams the clients with one
+// identity may have. It is safe for concurrent use.
 type peers struct {
 	perAddress, perIdentity int // streams; 0: no limit
 
@@ -30,6 +31,7 @@ type holder struct {
 	of                   map[string]*holder // peers.addresses or peers.identities
 	streams, connections int
 	metadata             int // bytes in memory
+	names, absent        int // bytes in memory, of names and of answers to absent names
 
 	underWay int64 // bytes of requests; guarded by budget.mu
 
@@ -81,7 +83,7 @@ func (p *peers) change(of map[string]*holder, name string, f func(*holder) bool)
 
 // forget removes a holder that has nothing; peers.mu is held.
 func (h *holder) forget() {
-	if h.streams == 0 && h.connections == 0 && h.metadata == 0 {
+	if h.streams == 0 && h.connections == 0 && h.metadata == 0 && h.names == 0 && h.absent == 0 {
 		delete(h.of, h.name)
 	} else {
 		h.of[h.name] = h
@@ -156,14 +158,33 @@ func (h *holder) disconnect() {
 
 // addMetadata adds bytes of metadata, which may be negative, and reports whether
 // the address may have them.
-func (h *holder) addMetadata(bytes int) bool {
+func (h *holder) addMetadata(bytes int) bool { return h.add(&h.metadata, bytes, metadataShare) }
+
+// addNames is addMetadata for the names that streams ask for.
+func (h *holder) addNames(bytes int) bool { return h.add(&h.names, bytes, namesShare) }
+
+// addAbsent is addMetadata for the answers to names that do not exist.
+func (h *holder) addAbsent(bytes int) bool { return h.add(&h.absent, bytes, absentShare) }
+
+// absentLeft returns how many bytes addAbsent may add.
+func (h *holder) absentLeft() int {
 	p := h.peers
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if bytes > 0 && p.perAddress > 0 && h.metadata+bytes > p.perAddress*metadataShare {
+	if p.perAddress == 0 {
+		return math.MaxInt / 2
+	}
+	return p.perAddress*absentShare - h.absent
+}
+
+func (h *holder) add(to *int, bytes, share int) bool {
+	p := h.peers
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if bytes > 0 && p.perAddress > 0 && *to+bytes > p.perAddress*share {
 		return false
 	}
-	h.metadata += bytes
+	*to += bytes
 	h.forget()
 	return true
 }

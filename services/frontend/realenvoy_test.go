@@ -248,7 +248,7 @@ func TestStrictClient(t *testing.T) {
 func TestTooManyNames(t *testing.T) {
 	mesh := newMesh(t)
 	mesh.Publish(meshtest.Put("e", meshtest.Endpoints("c", 1)))
-	r := start(t, "one", mesh)
+	r := start(t, "one", mesh, withLimits(func(l *frontend.Limits) { l.StreamsPerAddress = 0 }))
 	var list []string
 	for i := range names.Max + 1 {
 		list = append(list, strconv.Itoa(i))

@@ -175,6 +175,7 @@ func (s *Server) refreshMetrics() {
 	m.opening.Set(float64(p.Opening))
 	m.requestBytes.Set(float64(p.RequestBytes))
 	m.metadataBytes.Set(float64(s.metadata.size()))
+	m.nameBytes.Set(float64(s.subscriptions.size()))
 	m.streams.Set(float64(p.Streams))
 	m.unconverged.Set(float64(p.Streams - p.Applied))
 	for t, n := range p.heldBack {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"maps"
 	"math"
 	"runtime/debug"
@@ -27,6 +26,7 @@ import (
 	"meshlog.dev/services/frontend/content"
 	"meshlog.dev/services/frontend/names"
 	"meshlog.dev/services/frontend/replica"
+	"meshlog.dev/services/internal/loglimit"
 	"meshlog.dev/services/mesh/index"
 	"meshlog.dev/services/mesh/proxy"
 	"meshlog.dev/services/mesh/published"
@@ -54,27 +54,30 @@ const (
 	handshakeTime = 10 * time.Second
 	// stopTimeout is how long the transport may take to end after the drain.
 	stopTimeout = time.Second
+	// comingsLogged is how many lines a second say that proxies connect, and as many
+	// that they disconnect.
+	comingsLogged = 10
 )
 
 // Server is a frontend.
 type Server struct {
-	cfg       Config
-	streamLog *slog.Logger // for events on streams
-	replica   *replica.Replica
-	cache     *content.Cache
-	head      headQuery
-	names     *names.Table
-	acceptor  *connections
-	admission *admission
-	peers     *peers
-	budget    *budget
-	metadata  *metadataTable
-	opening   atomic.Int64 // streams that have sent no request yet
-	codec     codec
-	health    *health.Server
-	streams   sync.WaitGroup // receiving and asking goroutines of streams
-	// When lines of a kind were last logged, Unix nanoseconds.
-	handshakeLogged, identityLogged, refusalLogged, budgetLogged atomic.Int64
+	cfg           Config
+	streamLog     *loglimit.Logger // for what clients can cause
+	comings       *loglimit.Logger // for proxies that connect and disconnect
+	replica       *replica.Replica
+	cache         *content.Cache
+	head          headQuery
+	names         *names.Table
+	acceptor      *connections
+	admission     *admission
+	peers         *peers
+	budget        *budget
+	metadata      *metadataTable
+	subscriptions *subscriptions
+	opening       atomic.Int64 // streams that have sent no request yet
+	codec         codec
+	health        *health.Server
+	streams       sync.WaitGroup // receiving and asking goroutines of streams
 
 	mu       sync.Mutex // protects what follows
 	conns    map[*conn]struct{}
@@ -107,20 +110,23 @@ func New(cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("frontend: %w", err)
 	}
+	log := cfg.Logger.With("component", "xds")
 	s := &Server{
-		cfg:       cfg,
-		streamLog: cfg.Logger.With("component", "xds"),
-		cache:     content.New(cfg.Limits.Classes),
-		head:      headQuery{ask: cfg.Head},
-		names:     new(names.Table),
-		peers:     newPeers(cfg.Limits),
-		budget:    newBudget(),
-		metadata:  newMetadataTable(),
-		admission: newAdmission(cfg.Limits),
-		health:    health.NewServer(),
-		codec:     codec,
-		conns:     make(map[*conn]struct{}),
-		tracer:    tracer{spans: cfg.Tracer},
+		cfg:           cfg,
+		streamLog:     loglimit.New(log, 1),
+		comings:       loglimit.New(log, comingsLogged),
+		cache:         content.New(cfg.Limits.Classes),
+		head:          headQuery{ask: cfg.Head},
+		names:         new(names.Table),
+		peers:         newPeers(cfg.Limits),
+		budget:        newBudget(),
+		metadata:      newMetadataTable(),
+		subscriptions: newSubscriptions(),
+		admission:     newAdmission(cfg.Limits),
+		health:        health.NewServer(),
+		codec:         codec,
+		conns:         make(map[*conn]struct{}),
+		tracer:        tracer{spans: cfg.Tracer},
 	}
 	s.acceptor = newAcceptor(cfg.Listeners, cfg.TLSListeners, s.peers, s.connectionRefused)
 	refresh := s.refreshMetrics
@@ -275,7 +281,7 @@ func (s *Server) join(c *conn) error {
 	c.meter.forgetRefused()
 	if isCompressed(c.grpc.Context()) {
 		// A few kilobytes can become the largest request.
-		return status.Error(codes.Unimplemented, "compressed requests are not accepted: turn compression off")
+		return s.refuseRequest(c.address, "compressed", codes.Unimplemented, errCompressed)
 	}
 	var err error
 	if c.id, err = identityOf(info.AuthInfo); err != nil {
@@ -331,10 +337,21 @@ func (s *Server) refuse(address string, err error) error {
 		return err
 	}
 	s.cfg.Metrics.refused.WithLabelValues(limit.reason).Inc()
-	if limit.reason != "not-ready" && s.mayLog(&s.refusalLogged) {
-		s.streamLog.Warn("refusing a stream; further ones within a second are only counted", "address", address, "reason", limit.Error())
+	if limit.reason != "not-ready" {
+		s.streamLog.Warn("refusing a stream: "+limit.reason, "address", address, "reason", limit.Error())
 	}
 	return limit.err
+}
+
+var errCompressed = errors.New("compressed requests are not accepted: turn compression off")
+
+// refuseRequest counts a request that ends its stream, and returns the error for the
+// client.
+func (s *Server) refuseRequest(address, reason string, code codes.Code, err error) error {
+	s.cfg.Metrics.refusedRequests.WithLabelValues(reason).Inc()
+	text := status.Convert(err).Message()
+	s.streamLog.Warn("refusing a request: "+reason, "address", address, "reason", text)
+	return status.Error(code, text)
 }
 
 // register adds a stream, so that changes wake it and the drain ends it.

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"sync/atomic"
-	"time"
 
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
@@ -52,6 +50,7 @@ func (c *serverCredentials) ServerHandshake(raw net.Conn) (net.Conn, credentials
 		return nil, nil, err
 	}
 	metered := newMeteredConn(conn, accepted, c.server.budget, c.server.overBudget)
+	metered.unused = c.server.cfg.Metrics.unused.Inc
 	return metered, connInfo{info, metered}, nil
 }
 
@@ -59,10 +58,8 @@ func (c *serverCredentials) ServerHandshake(raw net.Conn) (net.Conn, credentials
 // memory.
 func (s *Server) overBudget(c *meteredConn, reason error) {
 	s.cfg.Metrics.overBudget.Inc()
-	if s.mayLog(&s.budgetLogged) {
-		s.streamLog.Warn("the requests of a client take too much memory; ending its streams; further ones within a second are only counted",
-			"address", c.RemoteAddr().String(), "limit", requestMemory)
-	}
+	s.streamLog.Warn("the requests of a client take too much memory; ending its streams",
+		"address", c.RemoteAddr().String(), "limit", requestMemory)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for stream := range c.streams {
@@ -70,43 +67,26 @@ func (s *Server) overBudget(c *meteredConn, reason error) {
 	}
 }
 
-// logPause is the least time between two log lines about what every client that
-// reaches the port can cause.
-const logPause = time.Second
-
-// mayLog reports whether there was no log line of this kind for a moment, and
-// remembers this one.
-func (s *Server) mayLog(last *atomic.Int64) bool {
-	now, logged := time.Now().UnixNano(), last.Load()
-	return now-logged >= int64(logPause) && last.CompareAndSwap(logged, now)
-}
-
 func (s *Server) handshakeFailed(from net.Addr, err error) {
 	if errors.Is(err, io.EOF) {
 		return // a probe of the port
 	}
 	s.cfg.Metrics.handshakeFailures.Inc()
-	if s.mayLog(&s.handshakeLogged) {
-		s.streamLog.Warn("a TLS handshake failed; further ones within a second are only counted", "address", from.String(), "error", err)
-	}
+	s.streamLog.Warn("a TLS handshake failed", "address", from.String(), "error", err)
 }
 
 // connectionRefused counts a connection that was closed because its address has
 // too many.
 func (s *Server) connectionRefused(from net.Addr) {
 	s.cfg.Metrics.refused.WithLabelValues("connections").Inc()
-	if s.mayLog(&s.refusalLogged) {
-		s.streamLog.Warn("closing a connection: its address has too many; further ones within a second are only counted",
-			"address", from.String(), "limit", s.cfg.Limits.StreamsPerAddress)
-	}
+	s.streamLog.Warn("closing a connection: its address has too many",
+		"address", from.String(), "limit", s.cfg.Limits.StreamsPerAddress)
 }
 
 // identityMismatch counts and logs a client whose certificate is for another one;
 // proxy is its id, empty if it has sent none yet.
 func (s *Server) identityMismatch(proxy, address string, err error) {
 	s.cfg.Metrics.identityMismatches.Inc()
-	if s.mayLog(&s.identityLogged) {
-		s.streamLog.Warn("refusing a proxy: its node does not match its certificate; further ones within a second are only counted",
-			"proxy", proxy, "address", address, "error", err)
-	}
+	s.streamLog.Warn("refusing a proxy: its node does not match its certificate",
+		"proxy", proxy, "address", address, "error", err)
 }

@@ -119,14 +119,8 @@ func (m *mesh) join(t *testing.T, name string, port int) {
 // witness starts to remember the records that the bus has acknowledged.
 func (m *mesh) witness(t *testing.T) {
 	t.Helper()
-	bus := interface {
-		URL() string
-		Admin() (nats.Option, error)
-	}(m.NATS)
-	if m.NATS == nil {
-		bus = m.Cluster
-	}
-	key, err := bus.Admin()
+	bus := m.bus()
+	key, err := bus.Key("admin")
 	must(t, err)
 	for stream, w := range map[string]**rig.Witness{rig.Events: &m.log, rig.Versions: &m.chain} {
 		*w, err = rig.NewWitness(bus.URL(), key, stream)
@@ -139,6 +133,19 @@ func (m *mesh) witness(t *testing.T) {
 		}()
 		t.Cleanup(func() { cancel(); <-ended })
 	}
+}
+
+// bus is one NATS server, or three.
+type bus interface {
+	URL() string
+	Key(role string) (nats.Option, error)
+}
+
+func (m *mesh) bus() bus {
+	if m.NATS != nil {
+		return m.NATS
+	}
+	return m.Cluster
 }
 
 // explain logs the last output of each process if the test has failed.

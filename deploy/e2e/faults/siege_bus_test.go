@@ -1,10 +1,9 @@
-//go:build faults
+//go:build faults && linux
 
 package faults
 
 import (
 	"context"
-	"crypto/rand"
 	"fmt"
 	"math"
 	"testing"
@@ -143,20 +142,29 @@ func (a *attacker) header() nats.Header {
 
 func (a *attacker) bytes() []byte {
 	b := make([]byte, a.dice.IntN(4096))
-	_, _ = rand.Read(b) // never fails
+	for i := range b {
+		b[i] = byte(a.dice.Uint32())
+	}
 	return b
+}
+
+// connect opens a connection to the bus with the key of a role.
+func (m *mesh) connect(t *testing.T, role string) *nats.Conn {
+	t.Helper()
+	key, err := m.bus().Key(role)
+	must(t, err)
+	conn, err := nats.Connect(m.bus().URL(), key, nats.Name("attacker"), nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond),
+		nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {})) // permission violations
+	must(t, err)
+	t.Cleanup(conn.Close)
+	return conn
 }
 
 // attackBus returns attacks with the key of a role. A connection that the server
 // ends is opened again.
 func (m *mesh) attackBus(t *testing.T, role string, attacks []busAttack) func(context.Context, *attacker) string {
 	t.Helper()
-	key, err := m.NATS.Key(role)
-	must(t, err)
-	conn, err := nats.Connect(m.NATS.URL(), key, nats.Name("attacker"), nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond),
-		nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {})) // permission violations
-	must(t, err)
-	t.Cleanup(conn.Close)
+	conn := m.connect(t, role)
 	return func(_ context.Context, a *attacker) string {
 		attack := attacks[a.dice.IntN(len(attacks))]
 		if err := conn.PublishMsg(attack.make(a)); err != nil {

@@ -20,6 +20,8 @@ type Metric struct {
 	// Sum adds up the values of all label values; for a histogram, the numbers of
 	// observations.
 	Sum float64
+	// By has the sum for each value of each label, by LABEL=VALUE.
+	By map[string]float64
 }
 
 // Metrics reads the metrics that the server exports to Prometheus, by name.
@@ -41,22 +43,22 @@ func (s *Server) Metrics(ctx context.Context) (map[string]Metric, error) {
 }
 
 func metricOf(f *dto.MetricFamily) Metric {
-	m := Metric{Name: f.GetName(), Help: f.GetHelp()}
+	m := Metric{Name: f.GetName(), Help: f.GetHelp(), By: map[string]float64{}}
 	labels := map[string]bool{}
 	for _, one := range f.GetMetric() {
-		for _, l := range one.GetLabel() {
-			labels[l.GetName()] = true
-		}
+		var value float64
 		switch f.GetType() {
 		case dto.MetricType_COUNTER:
-			m.Type = "counter"
-			m.Sum += one.GetCounter().GetValue()
+			m.Type, value = "counter", one.GetCounter().GetValue()
 		case dto.MetricType_GAUGE:
-			m.Type = "gauge"
-			m.Sum += one.GetGauge().GetValue()
+			m.Type, value = "gauge", one.GetGauge().GetValue()
 		case dto.MetricType_HISTOGRAM:
-			m.Type = "histogram"
-			m.Sum += float64(one.GetHistogram().GetSampleCount())
+			m.Type, value = "histogram", float64(one.GetHistogram().GetSampleCount())
+		}
+		m.Sum += value
+		for _, l := range one.GetLabel() {
+			labels[l.GetName()] = true
+			m.By[l.GetName()+"="+l.GetValue()] += value
 		}
 	}
 	m.Labels = slices.Sorted(maps.Keys(labels))

@@ -105,6 +105,9 @@ func (c *NATSCluster) Flags(role string) []string {
 // Admin is NATS.Admin.
 func (c *NATSCluster) Admin() (nats.Option, error) { return c.Nodes[0].Admin() }
 
+// Key is NATS.Key.
+func (c *NATSCluster) Key(role string) (nats.Option, error) { return c.Nodes[0].Key(role) }
+
 // AsAdmin runs a command of bin/meshlog on the servers as administrator.
 func (c *NATSCluster) AsAdmin(ctx context.Context, into any, args ...string) error {
 	return meshlog(ctx, into, append(args, c.Flags("admin")...)...)

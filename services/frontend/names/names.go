@@ -35,24 +35,28 @@ type Names struct {
 type fingerprint struct {
 	a, b  uint64
 	count int
+	size  int // bytes of the names
 }
 
 var seeds = [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}
 
 func (p fingerprint) add(name string) fingerprint {
-	return fingerprint{p.a + maphash.String(seeds[0], name), p.b + maphash.String(seeds[1], name), p.count + 1}
+	return fingerprint{p.a + maphash.String(seeds[0], name), p.b + maphash.String(seeds[1], name), p.count + 1, p.size + len(name)}
 }
 
 func (p fingerprint) addBytes(name []byte) fingerprint {
-	return fingerprint{p.a + maphash.Bytes(seeds[0], name), p.b + maphash.Bytes(seeds[1], name), p.count + 1}
+	return fingerprint{p.a + maphash.Bytes(seeds[0], name), p.b + maphash.Bytes(seeds[1], name), p.count + 1, p.size + len(name)}
 }
 
 func (p fingerprint) remove(name string) fingerprint {
-	return fingerprint{p.a - maphash.String(seeds[0], name), p.b - maphash.String(seeds[1], name), p.count - 1}
+	return fingerprint{p.a - maphash.String(seeds[0], name), p.b - maphash.String(seeds[1], name), p.count - 1, p.size - len(name)}
 }
 
 // Len returns the number of names.
 func (n *Names) Len() int { return n.fingerprinted().count }
+
+// Size returns the number of bytes of the names.
+func (n *Names) Size() int { return n.fingerprinted().size }
 
 // All yields the names in order.
 func (n *Names) All() iter.Seq[string] {

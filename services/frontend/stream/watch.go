@@ -232,6 +232,24 @@ func (w *watch) applied() bool {
 	return !slices.ContainsFunc(w.entries, func(e entry) bool { return !e.hasApplied(e.sent) })
 }
 
+// Serves reports whether a resource is served to the client's class.
+func (s *Stream) Serves(t ident.ResourceType, name string) bool {
+	return s.view.Sets[t].Find(name) != nil
+}
+
+// Served returns the number of resources of a type that are served to the client's
+// class.
+func (s *Stream) Served(t ident.ResourceType) int { return len(s.view.Sets[t].Resources) }
+
+// Names returns the names of a type that the client asked for, also if it asked for
+// all resources besides.
+func (s *Stream) Names(t ident.ResourceType) *names.Names {
+	if w := s.watches[t]; w != nil {
+		return w.names
+	}
+	return nil
+}
+
 // Subscription returns the names of a type whose changes the Stream must be
 // told by Update. Request and Next may change it.
 func (s *Stream) Subscription(t ident.ResourceType) content.Watch {

@@ -28,7 +28,7 @@ func knownPeers(f *Fleet, names ...string) *Peers {
 	now := time.Now()
 	p.since, p.last = now.Add(-peersKnown), now
 	for _, name := range names {
-		p.heard[name] = now
+		p.hear(name, false, now)
 	}
 	return p
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"meshlog.dev/proto/jsapi"
+	"meshlog.dev/services/internal/loglimit"
 )
 
 // Conn is a connection. It is an alias, so that packages that only pass it on do
@@ -63,7 +64,7 @@ const (
 // Connect makes one attempt to connect. The connection then renews itself for
 // ever, also if its server is cut off from the cluster. The caller closes it.
 func Connect(o ConnectOptions) (*Conn, error) {
-	l := &link{o: o}
+	l := &link{o: o, log: loglimit.New(o.Log, 1)}
 	urls, opts, err := l.nats()
 	if err != nil {
 		return nil, err

@@ -7,6 +7,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"meshlog.dev/deploy/testkit/natstest"
+	"meshlog.dev/services/internal/loglimit"
 )
 
 // The connection leaves a server without JetStream, like one that is cut off from
@@ -21,7 +22,7 @@ func TestCutOff(t *testing.T) {
 	for url := range servers {
 		urls += "," + url
 	}
-	l := &link{o: ConnectOptions{URL: urls[1:], Name: t.Name(), Log: quiet}}
+	l := &link{o: ConnectOptions{URL: urls[1:], Name: t.Name(), Log: quiet}, log: loglimit.New(quiet, 1)}
 	url, opts, err := l.nats()
 	if err != nil {
 		t.Fatal(err)

@@ -16,6 +16,7 @@ import (
 	"meshlog.dev/proto/ident"
 	"meshlog.dev/proto/jsapi"
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
+	"meshlog.dev/services/internal/loglimit"
 )
 
 // Fleet sends and receives the soft state of one mesh over core subjects, which
@@ -23,13 +24,15 @@ import (
 type Fleet struct {
 	nc     *nats.Conn
 	prefix string
-	log    *slog.Logger
+	log    *loglimit.Logger
 	lost   atomic.Uint64 // reports
+	// Messages of other processes that were dropped.
+	unreadable, unanswerable, crowded atomic.Uint64
 }
 
 // NewFleet returns the fleet of the mesh called domain.
 func NewFleet(nc *Conn, domain string, log *slog.Logger) *Fleet {
-	return &Fleet{nc: nc, prefix: fleetPrefix(domain), log: log}
+	return &Fleet{nc: nc, prefix: fleetPrefix(domain), log: loglimit.New(log, 1)}
 }
 
 // Tick publishes the head; the leader calls it once a second.
@@ -111,6 +114,7 @@ func (f *Fleet) ServeDigests(
 ) error {
 	return listen(ctx, f, digestsSubject, func(m *nats.Msg, r *reportv1.DigestRequest) {
 		if err := checkReply(m); err != nil {
+			f.unanswerable.Add(1)
 			f.log.Warn("cannot answer a question for digests", "source", r.GetSource(), "instance", r.GetInstance(), "error", err)
 			return
 		}
@@ -170,6 +174,7 @@ func listen[M any, P interface {
 	return f.receive(ctx, subject, func(m *nats.Msg) {
 		p := P(new(M))
 		if err := proto.Unmarshal(m.Data, p); err != nil {
+			f.unreadable.Add(1)
 			f.log.Warn("unreadable message", "subject", m.Subject, "error", err)
 			return
 		}

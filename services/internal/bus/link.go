@@ -12,14 +12,16 @@ import (
 
 	"meshlog.dev/events"
 	"meshlog.dev/proto/jsapi"
+	"meshlog.dev/services/internal/loglimit"
 )
 
 // link is the state of this package for a connection: its options, and the errors
 // of recent attempts. It is the connection's dialer, so that it runs before each
 // attempt, and functions that have the connection find it.
 type link struct {
-	o  ConnectOptions
-	nc atomic.Pointer[nats.Conn] // once it was connected
+	o   ConnectOptions
+	log *loglimit.Logger          // for errors that other clients can cause
+	nc  atomic.Pointer[nats.Conn] // once it was connected
 
 	mu     sync.Mutex
 	last   error           // of the attempts since the connection was lost
@@ -120,7 +122,7 @@ func (l *link) User() string { return l.o.Name + ", " + l.o.user() + "," }
 // onError logs errors of the server or the library that answer no request.
 func (l *link) onError(nc *nats.Conn, sub *nats.Subscription, err error) {
 	if d := jsapi.AsDenied(nc, err); d != nil {
-		l.o.Log.Error("permission denied by the bus", "error", d)
+		l.log.Error("permission denied by the bus", "error", d)
 		return
 	}
 	if isAuth(err) { // of an attempt to reconnect: the library reports it here
@@ -131,7 +133,7 @@ func (l *link) onError(nc *nats.Conn, sub *nats.Subscription, err error) {
 	if sub != nil {
 		subject = sub.Subject
 	}
-	l.o.Log.Warn("bus", "error", err, "subject", subject)
+	l.log.Warn("bus", "error", err, "subject", subject)
 }
 
 // onAttempt takes the result of an attempt to reconnect, and logs each new error.

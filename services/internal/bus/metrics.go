@@ -34,6 +34,22 @@ func ConnMetrics(role string, nc *Conn) []prometheus.Collector {
 	}
 }
 
+// Metrics returns the metrics of a fleet; role names its connection, as in
+// ConnMetrics.
+func (f *Fleet) Metrics(role string) []prometheus.Collector {
+	all := []prometheus.Collector{prometheus.NewCounterFunc(prometheus.CounterOpts{
+		Name: "meshlog_bus_reports_lost_total", ConstLabels: prometheus.Labels{"connection": role},
+		Help: "Reports of this process that could not be sent though the bus is connected. Above 0: the log says why; builders and the command line do not see what is in them.",
+	}, func() float64 { return float64(f.lost.Load()) })}
+	for reason, n := range map[string]*atomic.Uint64{"unreadable": &f.unreadable, "reply": &f.unanswerable, "crowded": &f.crowded} {
+		all = append(all, prometheus.NewCounterFunc(prometheus.CounterOpts{
+			Name: "meshlog_bus_messages_refused_total", ConstLabels: prometheus.Labels{"connection": role, "reason": reason},
+			Help: "Messages of other processes that this one dropped, by reason: unreadable, reply (it wants its answer on a subject that is no inbox), crowded (a report of one process too many, or of a long name). Above 0: the log names the subject; a process has another build, or replace the keys that may publish there.",
+		}, func() float64 { return float64(n.Load()) }))
+	}
+	return all
+}
+
 // StreamMetrics are the sizes of streams. Each scrape reads them from the bus; a
 // stream that does not answer has no metrics.
 type StreamMetrics struct {

@@ -28,6 +28,7 @@ func checkReply(question *nats.Msg) error {
 // is large.
 func (f *Fleet) answer(question *nats.Msg, name string, answer proto.Message) error {
 	if err := checkReply(question); err != nil {
+		f.unanswerable.Add(1)
 		return err
 	}
 	rest, err := proto.Marshal(answer)

@@ -20,20 +20,25 @@ const (
 	PeerSilence = 25 * time.Second
 	// peersKnown is the time in which every running process reports.
 	peersKnown = reportInterval + 2*time.Second
+	// maxPeers is how many processes of a role may report, with names of maxPeerName
+	// bytes at most: a client may report under as many names as it likes, and all of
+	// them fit into the report of a builder.
+	maxPeers    = 1000
+	maxPeerName = 200
 )
 
 // Peers are the processes that report. It is safe for concurrent use.
 type Peers struct {
 	fleet *Fleet
 
-	mu    sync.Mutex // protects what follows
-	since time.Time  // reports since then were received; zero: Run has not started
-	last  time.Time  // of the last report
-	heard map[string]time.Time
+	mu    sync.Mutex                      // protects what follows
+	since time.Time                       // reports since then were received; zero: Run has not started
+	last  time.Time                       // of the last report
+	heard map[string]map[string]time.Time // by role and name
 }
 
 // NewPeers returns empty Peers; Run fills them.
-func NewPeers(f *Fleet) *Peers { return &Peers{fleet: f, heard: map[string]time.Time{}} }
+func NewPeers(f *Fleet) *Peers { return &Peers{fleet: f, heard: map[string]map[string]time.Time{}} }
 
 // Run listens until ctx is done.
 func (p *Peers) Run(ctx context.Context) error {
@@ -53,11 +58,22 @@ func (p *Peers) hear(name string, last bool, now time.Time) {
 		p.since = now // the bus was down: not even our own report arrived
 	}
 	p.last = now
+	role, _, _ := strings.Cut(name, ".")
+	heard := p.heard[role]
+	if heard == nil {
+		heard = map[string]time.Time{}
+		p.heard[role] = heard
+	}
 	if last {
-		delete(p.heard, name)
+		delete(heard, name)
 		return
 	}
-	p.heard[name] = now
+	if _, known := heard[name]; !known && (len(name) > maxPeerName || len(heard) >= maxPeers) {
+		p.fleet.crowded.Add(1)
+		p.fleet.log.Warn("a process that reports is not listed: there are too many, or its name is long", "process", name[:min(len(name), maxPeerName)], "limit", maxPeers)
+		return
+	}
+	heard[name] = now
 }
 
 // List returns the processes that report, sorted by name. It is nil until every
@@ -70,10 +86,13 @@ func (p *Peers) list(now time.Time) []*reportv1.Peer {
 	if p.since.IsZero() || now.Sub(p.since) < peersKnown || now.Sub(p.last) > peersKnown {
 		return nil
 	}
-	maps.DeleteFunc(p.heard, func(_ string, at time.Time) bool { return now.Sub(at) > PeerSilence })
 	var peers []*reportv1.Peer
-	for _, name := range slices.Sorted(maps.Keys(p.heard)) {
-		peers = append(peers, &reportv1.Peer{Name: name, Heard: timestamppb.New(p.heard[name])})
+	for _, heard := range p.heard {
+		maps.DeleteFunc(heard, func(_ string, at time.Time) bool { return now.Sub(at) > PeerSilence })
+		for name, at := range heard {
+			peers = append(peers, &reportv1.Peer{Name: name, Heard: timestamppb.New(at)})
+		}
 	}
+	slices.SortFunc(peers, func(a, b *reportv1.Peer) int { return strings.Compare(a.GetName(), b.GetName()) })
 	return peers
 }

@@ -42,7 +42,6 @@ type Reporter struct {
 	report  func(summary bool) proto.Message
 	changed chan struct{}
 	urgent  chan struct{}
-	warned  time.Time // when a lost report was last logged; owned by Run
 }
 
 // FrontendReporter reports for a frontend; Run calls report.
@@ -148,6 +147,7 @@ func (r *Reporter) publish(h nats.Header) {
 func (r *Reporter) answer(question *nats.Msg) {
 	var q reportv1.ReportRequest
 	if err := cmp.Or(proto.Unmarshal(question.Data, &q), checkReply(question)); err != nil {
+		r.fleet.unanswerable.Add(1)
 		r.fleet.log.Warn("cannot answer a question for reports", "error", err)
 		return
 	}

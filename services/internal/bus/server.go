@@ -16,6 +16,8 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nkeys"
+
+	"meshlog.dev/services/internal/loglimit"
 )
 
 // ServerOptions describe an embedded server.
@@ -109,7 +111,7 @@ func StartServer(o ServerOptions) (_ *Server, err error) {
 	if s.ns, err = server.NewServer(opts); err != nil {
 		return nil, fmt.Errorf("embedded bus: %w", err)
 	}
-	logger := &serverLogger{log: o.Log}
+	logger := &serverLogger{log: loglimit.New(o.Log, serverLines)}
 	s.ns.SetLoggerV2(logger, false, false, false)
 	s.ns.Start()
 	ready := logger.fatal.Load() == nil && s.ns.ReadyForConnections(serverStart)
@@ -243,18 +245,26 @@ func (s *Server) Close() error {
 // serverLogger passes the server's log lines on. It keeps a fatal one, which
 // StartServer returns as an error.
 type serverLogger struct {
-	log   *slog.Logger
+	log   *loglimit.Logger
 	fatal atomic.Pointer[string]
 }
 
 // Noticef implements server.Logger. The server writes many notices.
 func (l *serverLogger) Noticef(format string, v ...any) { l.log.Debug(fmt.Sprintf(format, v...)) }
 
+// serverLines is how many lines of one format the server may log in a second: it
+// logs every message that a client must not publish.
+const serverLines = 5
+
 // Warnf implements server.Logger.
-func (l *serverLogger) Warnf(format string, v ...any) { l.log.Warn(fmt.Sprintf(format, v...)) }
+func (l *serverLogger) Warnf(format string, v ...any) {
+	l.log.Line(slog.LevelWarn, format, fmt.Sprintf(format, v...))
+}
 
 // Errorf implements server.Logger.
-func (l *serverLogger) Errorf(format string, v ...any) { l.log.Error(fmt.Sprintf(format, v...)) }
+func (l *serverLogger) Errorf(format string, v ...any) {
+	l.log.Line(slog.LevelError, format, fmt.Sprintf(format, v...))
+}
 
 // Debugf implements server.Logger.
 func (l *serverLogger) Debugf(string, ...any) {}

@@ -2,9 +2,7 @@ package bus
 
 import (
 	"fmt"
-	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/protobuf/proto"
 
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
@@ -44,9 +42,6 @@ func split(report proto.Message, most int) []proto.Message {
 // verdictHead is the most that a verdict takes in a report besides itself.
 const verdictHead = 8
 
-// lostWarnings is the least time between two warnings about lost reports.
-const lostWarnings = 10 * time.Second
-
 // lost counts a report that could not be sent, and warns. While the bus is away
 // reports cannot be sent: the connection says so, and the next report replaces
 // this one.
@@ -59,19 +54,7 @@ func (r *Reporter) lost(err error) {
 		return
 	}
 	r.fleet.lost.Add(1)
-	if now := time.Now(); now.Sub(r.warned) >= lostWarnings {
-		r.warned = now
-		r.fleet.log.Warn("a report of this process is lost; further ones within 10 s are only counted", "error", err)
-	}
-}
-
-// Metrics returns the metrics of a fleet; role names its connection, as in
-// ConnMetrics.
-func (f *Fleet) Metrics(role string) prometheus.Collector {
-	return prometheus.NewCounterFunc(prometheus.CounterOpts{
-		Name: "meshlog_bus_reports_lost_total", ConstLabels: prometheus.Labels{"connection": role},
-		Help: "Reports of this process that could not be sent though the bus is connected. Above 0: the log says why; builders and the command line do not see what is in them.",
-	}, func() float64 { return float64(f.lost.Load()) })
+	r.fleet.log.Warn("a report of this process is lost", "error", err)
 }
 
 // sendReport publishes the messages of a report.

@@ -18,6 +18,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"meshlog.dev/services/internal/loglimit"
 )
 
 // Admin is a process's admin server. Pages, checks and metrics can be added while
@@ -187,8 +189,21 @@ func (a *Admin) server(log *slog.Logger) *http.Server {
 		Handler:           http.MaxBytesHandler(a.handler(), maxBody),
 		ReadHeaderTimeout: headerTimeout, ReadTimeout: requestTimeout, WriteTimeout: responseTimeout, IdleTimeout: idleTimeout,
 		MaxHeaderBytes: maxHeader,
-		ErrorLog:       slog.NewLogLogger(log.Handler(), slog.LevelWarn),
+		ErrorLog:       slog.NewLogLogger(errorLog{log.Handler(), loglimit.New(log, 1)}, slog.LevelWarn),
 	}
+}
+
+// errorLog takes the lines of the HTTP server, which clients cause. All of them
+// count as one message.
+type errorLog struct {
+	slog.Handler
+	log *loglimit.Logger
+}
+
+// Handle implements slog.Handler.
+func (l errorLog) Handle(_ context.Context, r slog.Record) error {
+	l.log.Line(r.Level, "admin server", r.Message)
+	return nil
 }
 
 func (a *Admin) handler() http.Handler {

@@ -320,3 +320,15 @@ func TestAdminSettings(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// What clients make the HTTP server log is logged once a second (XDS-11).
+func TestAdminLogIsBounded(t *testing.T) {
+	var out strings.Builder
+	srv := newAdmin(t).server(slog.New(slog.NewTextHandler(&out, nil)))
+	for range 100 {
+		srv.ErrorLog.Print("http: URL query contains semicolon")
+	}
+	if n := strings.Count(out.String(), "semicolon"); n == 0 || n > 2 {
+		t.Errorf("100 errors make %d lines:\n%s", n, out.String())
+	}
+}

@@ -177,7 +177,8 @@ func newResource(t ident.ResourceType, name string, sum Sum, pieces Pieces) *Res
 	for _, b := range pieces {
 		r.size += b.size
 	}
-	r.Head = appendAny(nil, t, r.size)
+	head := protowire.SizeTag(resourcesField) + protowire.SizeBytes(anySize(t, r.size)) - r.size
+	r.Head = appendAny(make([]byte, 0, head), t, r.size)
 	r.DeltaHead = deltaHead(t, r)
 	return r
 }
@@ -212,7 +213,8 @@ func deltaHead(t ident.ResourceType, r *Resource) []byte {
 	body := protowire.SizeTag(deltaNameField) + protowire.SizeBytes(len(r.Name)) +
 		protowire.SizeTag(deltaVersionField) + protowire.SizeBytes(len(version)) +
 		protowire.SizeTag(deltaAnyField) + protowire.SizeBytes(anySize(t, r.size))
-	b := protowire.AppendTag(nil, resourcesField, protowire.BytesType)
+	b := make([]byte, 0, protowire.SizeTag(resourcesField)+protowire.SizeBytes(body)-r.size)
+	b = protowire.AppendTag(b, resourcesField, protowire.BytesType)
 	b = protowire.AppendVarint(b, uint64(body))
 	b = protowire.AppendTag(b, deltaNameField, protowire.BytesType)
 	b = protowire.AppendString(b, r.Name)

@@ -100,7 +100,7 @@ func (o *Options) build(ctx context.Context, nc *bus.Conn, c builder.Config, kee
 	var reporter *bus.Reporter
 	metrics := builder.NewMetrics()
 	count := &shareCount{log: keep.events, shares: shares.New(), logger: log}
-	o.Process.Admin.Register(metrics, streams, count.shares, fleet.Metrics("builder"))
+	o.Process.Admin.Register(append(fleet.Metrics("builder"), metrics, streams, count.shares)...)
 	b := builder.New(builder.Options{
 		Config: c,
 		Lease:  held, Resign: lease.Resign, Ticks: ticks, Metrics: metrics,

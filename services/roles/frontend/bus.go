@@ -30,7 +30,7 @@ func (o *Options) connectBus(ctx context.Context, log *slog.Logger, link *busLin
 	}
 	o.Process.Admin.Register(bus.ConnMetrics("frontend", nc)...)
 	fleet := bus.NewFleet(nc, o.Domain, log)
-	o.Process.Admin.Register(fleet.Metrics("frontend"))
+	o.Process.Admin.Register(fleet.Metrics("frontend")...)
 	reporter := fleet.FrontendReporter(o.ID, func(summary bool) *reportv1.FrontendReport {
 		if summary {
 			return server.Summary()

@@ -60,7 +60,7 @@ func Run(ctx context.Context, o Options) error {
 	defer nc.Close()
 	w.nc.Store(nc)
 	fleet := bus.NewFleet(nc, o.Domain, logger)
-	connection := append(bus.ConnMetrics(condition, nc), fleet.Metrics(condition))
+	connection := append(bus.ConnMetrics(condition, nc), fleet.Metrics(condition)...)
 	admin.Register(connection...)
 	defer admin.Unregister(connection...)
 
