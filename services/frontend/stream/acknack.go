@@ -68,15 +68,7 @@ func (s *Stream) ack(now time.Time, w *watch, o *outstanding) {
 	if w.t == ident.CDS {
 		defer s.tryAgain(s.lacking())
 	}
-	for i := range w.entries {
-		e := &w.entries[i]
-		if r, ok := o.find(e.name); ok {
-			e.acked, e.standing = r, confirmed
-		}
-		if e.delivery == lost {
-			e.delivery = owed
-		}
-	}
+	w.confirm(o)
 	if o.set != nil {
 		w.acked = o.set
 	}
@@ -91,6 +83,37 @@ func (s *Stream) ack(now time.Time, w *watch, o *outstanding) {
 		w.nack = nil
 		w.progress.Acked = o.world
 	}
+}
+
+// confirm notes in the entries that the client applied o.
+func (w *watch) confirm(o *outstanding) {
+	if w.entries.len() == 0 {
+		return
+	}
+	switch {
+	case o.whole: // every other name was removed
+		for e := range w.entries.all() {
+			e.acked, _ = o.find(e.name)
+			e.standing = confirmed
+		}
+		w.entries.changeAll()
+	default:
+		for _, it := range o.items() {
+			if e := w.entries.change(it.name); e != nil {
+				e.acked, e.standing = it.resource, confirmed
+			}
+		}
+	}
+	if !w.lost {
+		return
+	}
+	w.lost = false
+	for e := range w.entries.all() {
+		if e.delivery == lost {
+			e.delivery = owed
+		}
+	}
+	w.entries.changeAll()
 }
 
 // overtaken returns the items of earlier responses that are not in o. The
@@ -120,7 +143,7 @@ func (w *watch) exceptItems(items []item) {
 // sendAgain marks the items that the client may not have to be sent again.
 func (w *watch) sendAgain(items []item) {
 	for _, it := range items {
-		if e := w.entry(it.name); e != nil && !e.hasApplied(it.resource) {
+		if e := w.entries.change(it.name); e != nil && !e.hasApplied(it.resource) {
 			e.owe()
 		}
 	}
@@ -224,12 +247,15 @@ func (s *Stream) holdBack(w *watch, bad item, v verdict) bool {
 	h := heldBack{bad: bad.resource, good: good, verdict: v}
 	if w.t == ident.CDS && good != nil && good.Endpoints() != "" {
 		h.endpoints = s.view.Sets[ident.EDS].Find(good.Endpoints())
-		if eds := s.watches[ident.EDS]; h.endpoints == nil && eds != nil {
-			h.endpoints = eds.state(good.Endpoints()).acked
+		if eds := s.watches[ident.EDS]; eds != nil {
+			if h.endpoints == nil {
+				h.endpoints = eds.state(good.Endpoints()).acked
+			}
+			eds.entries.change(good.Endpoints())
 		}
 	}
 	w.heldBack[bad.name] = h
-	e := w.entry(bad.name)
+	e := w.entries.change(bad.name)
 	switch {
 	case e == nil || v == onTrial: // on trial: unknown whether the client has it
 	case w.whole: // the next response holds good

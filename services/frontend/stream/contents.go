@@ -64,8 +64,8 @@ func (w *watch) contents() []*reportv1.ResourceContent {
 			all = append(all, r.Name)
 		}
 	}
-	for i := range w.entries {
-		all = append(all, w.entries[i].name)
+	for e := range w.entries.all() {
+		all = append(all, e.name)
 	}
 	slices.Sort(all)
 	var contents []*reportv1.ResourceContent

@@ -54,6 +54,7 @@ func (s *Stream) resubscribe(w *watch, r Request) error {
 		return tooMany(w.t.String())
 	}
 	w.change(s.cfg.Names.With(w.names, added), added, nil)
+	w.dropAhead()
 	w.ask(named)
 	return nil
 }
@@ -86,11 +87,13 @@ func tooMany(t string) error {
 // unsubscribe removes names from the subscription and forgets what the client
 // has of them. A name that a wildcard still covers is sent again.
 func (s *Stream) unsubscribe(w *watch, wire names.Wire) {
+	gone := w.names.Having(wire)
 	if w.scope != byName && wire.Has(wildcard) {
 		w.scope = byName
+		w.dropOthers()
 	}
-	gone := w.names.Having(wire)
 	w.change(s.cfg.Names.Without(w.names, gone), nil, gone)
+	w.dropAhead()
 	w.touch()
 	if !w.all() || w.sent == nil {
 		return
@@ -178,12 +181,12 @@ func (s *Stream) resolveDelta(now time.Time, w *watch) {
 		s.listed(w, initial, set)
 		if whole {
 			w.sent = nil
-			for i := range w.entries {
-				e := &w.entries[i]
+			for e := range w.entries.all() {
 				if e.delivery = asked; e.sent != nil && set.Find(e.name) == nil {
 					e.delivery = delivered
 				}
 			}
+			w.entries.changeAll()
 		}
 	}
 	w.initial = names.Versions{}
@@ -255,14 +258,11 @@ func (s *Stream) listed(w *watch, initial names.Versions, set *xds.Set) {
 			differ = append(differ, name)
 		}
 	}
-	slices.Sort(differ)
-	differ = slices.Compact(differ)
-	w.exceptAll(slices.Values(differ))
 	for _, name := range differ {
-		was, has := had[name]
-		e := w.entry(name)
-		if *e = (entry{name: name}); has {
-			*e = entry{name, was, was, delivered, confirmed}
+		e := w.except(name)
+		e.sent, e.acked, e.delivery, e.standing = nil, nil, asked, unconfirmed
+		if was, has := had[name]; has {
+			e.sent, e.acked, e.delivery, e.standing = was, was, delivered, confirmed
 		}
 	}
 }

@@ -91,6 +91,7 @@
 //	phase.go       the states of types and names
 //	watch.go       one type's subscription and what its client was sent
 //	ledger.go      what the client has, by name
+//	entries.go     names that differ from the rest, and which of them were changed
 //	mark.go        versions that tell whether their stream had CDS
 //	unserved.go    requests for types that are not served
 //	push.go        what the client should have, versions, what follows CDS

@@ -25,7 +25,12 @@ type ledger struct {
 	sent, acked *xds.Set
 	// sum is the Sum of the names in sent, unless all are subscribed.
 	sum     xds.Sum
-	entries []entry // by name
+	entries entries
+	// ahead are the names of the entries that were made for names without
+	// subscription since the last dropAhead.
+	ahead []string
+	// lost: an entry may be lost.
+	lost bool
 }
 
 // entry records what the client has of one name. A name that is not subscribed
@@ -37,6 +42,7 @@ type entry struct {
 	sent, acked *xds.Resource
 	delivery    delivery
 	standing    standing
+	changed     bool // the next response must look at it
 }
 
 // hasApplied reports whether the client is known to have r of a name; nil:
@@ -51,24 +57,9 @@ func (l *ledger) all() bool { return l.scope >= implicitAll }
 // covers reports whether a name is subscribed.
 func (l *ledger) covers(name string) bool { return l.all() || l.names.Has(name) }
 
-func (l *ledger) find(name string) (int, bool) {
-	return slices.BinarySearchFunc(l.entries, name, compareEntry)
-}
-
-// entry returns the entry of a name, or nil.
-func (l *ledger) entry(name string) *entry {
-	if len(l.entries) == 0 {
-		return nil
-	}
-	if i, ok := l.find(name); ok {
-		return &l.entries[i]
-	}
-	return nil
-}
-
 // state returns what the client has of a name.
 func (l *ledger) state(name string) entry {
-	if e := l.entry(name); e != nil {
+	if e := l.entries.find(name); e != nil {
 		return *e
 	}
 	return l.initial(name)
@@ -94,38 +85,32 @@ func (l *ledger) implied(name string) entry {
 	return e
 }
 
-// except returns the entry of a name, which it makes if there is none. The
-// pointer is valid until the next call.
+// except returns the entry of a name to be changed, which it makes if there is
+// none. The pointer is valid until the next call.
 func (l *ledger) except(name string) *entry {
-	i, ok := l.find(name)
-	if !ok {
-		l.entries = slices.Insert(l.entries, i, l.initial(name))
+	if e := l.entries.change(name); e != nil {
+		return e
 	}
-	return &l.entries[i]
+	if !l.covers(name) {
+		l.ahead = append(l.ahead, name)
+	}
+	return l.entries.insert(l.initial(name))
 }
 
-// exceptAll makes an entry for each of many sorted names.
-func (l *ledger) exceptAll(sorted iter.Seq[string]) {
-	merged := make([]entry, 0, len(l.entries)+8)
-	left := l.entries
-	for name := range sorted {
-		for len(left) > 0 && left[0].name < name {
-			merged, left = append(merged, left[0]), left[1:]
+// dropAhead forgets what was pushed ahead and not requested.
+func (l *ledger) dropAhead() {
+	for _, name := range l.ahead {
+		if !l.covers(name) {
+			l.entries.remove(name)
 		}
-		if len(left) > 0 && left[0].name == name {
-			continue
-		}
-		merged = append(merged, l.initial(name))
 	}
-	l.entries = append(merged, left...)
+	l.ahead = nil
 }
 
-// forget drops entries. For a subscribed name without an entry the Sets count.
-func (l *ledger) forget(drop func(*entry) bool) {
-	l.entries = slices.DeleteFunc(l.entries, func(e entry) bool { return drop(&e) })
-	if len(l.entries) == 0 {
-		l.entries = nil
-	}
+// dropOthers forgets what is not subscribed, after all names were.
+func (l *ledger) dropOthers() {
+	l.entries.removeIf(func(e *entry) bool { return !l.covers(e.name) })
+	l.ahead = nil
 }
 
 // dropNeedless drops the entries that are equal to what the Sets imply. Every
@@ -135,7 +120,7 @@ func (l *ledger) dropNeedless() {
 		return
 	}
 	l.acked = l.sent
-	l.forget(func(e *entry) bool {
+	l.entries.settle(func(e *entry) bool {
 		if !l.covers(e.name) {
 			return false // pushed ahead
 		}
@@ -148,7 +133,8 @@ func (l *ledger) dropNeedless() {
 // was pushed ahead; a name that leaves is forgotten.
 func (l *ledger) subscribe(n *names.Names) {
 	if l.sent == nil && l.acked == nil {
-		l.change(n, nil, nil)
+		l.names = n
+		l.dropOthers()
 		return
 	}
 	var added, removed []string
@@ -160,12 +146,18 @@ func (l *ledger) subscribe(n *names.Names) {
 		}
 	})
 	l.change(n, added, removed)
+	l.dropAhead()
 }
 
-// change is subscribe with the sorted names that the change adds and removes.
+// change is subscribe with the sorted names that the change adds and removes. What
+// was pushed ahead stays.
 func (l *ledger) change(n *names.Names, added, removed []string) {
 	l.names = n
-	l.forget(func(e *entry) bool { return !l.covers(e.name) })
+	for _, name := range removed {
+		if !l.covers(name) {
+			l.entries.remove(name)
+		}
+	}
 	if l.sent == nil && l.acked == nil {
 		return // nothing was answered yet
 	}
@@ -174,7 +166,7 @@ func (l *ledger) change(n *names.Names, added, removed []string) {
 			l.sum = l.sum.Add(names.SumOf(name, l.sent.Find(name)))
 		}
 	}
-	l.ask(slices.DeleteFunc(slices.Clone(added), func(name string) bool { return l.entry(name) != nil }))
+	l.ask(slices.DeleteFunc(slices.Clone(added), func(name string) bool { return l.entries.change(name) != nil }))
 }
 
 // subscribeAll subscribes to everything. The client has nothing under the names
@@ -188,6 +180,7 @@ func (l *ledger) subscribeAll(how scope) {
 	}
 	l.sent, l.acked = only(l.sent), only(l.acked)
 	l.scope = how
+	l.entries.changeAll()
 }
 
 // sumOf returns what a name and its resource, or nil, add to the Sum of the
@@ -199,15 +192,14 @@ func (l *ledger) sumOf(name string, r *xds.Resource) xds.Sum {
 	return names.SumOf(name, r)
 }
 
-// ask makes sorted names unanswered, as if the client requested them for the
-// first time.
-func (l *ledger) ask(sorted []string) {
-	if (l.sent != nil || l.acked != nil) && len(sorted) > 0 {
-		l.exceptAll(slices.Values(sorted))
-	}
-	for _, name := range sorted {
-		if e := l.entry(name); e != nil {
-			*e = entry{name: name}
+// ask makes names unanswered, as if the client requested them for the first time.
+func (l *ledger) ask(list []string) {
+	for _, name := range list {
+		if l.sent != nil || l.acked != nil {
+			l.except(name)
+		}
+		if e := l.entries.change(name); e != nil {
+			*e = entry{name: name, changed: true}
 		}
 	}
 }
@@ -224,7 +216,7 @@ func (l *ledger) has() iter.Seq[*xds.Resource] {
 
 // size returns how many resources the client was sent.
 func (l *ledger) size() int {
-	if l.all() && l.sent != nil && len(l.entries) == 0 {
+	if l.all() && l.sent != nil && l.entries.len() == 0 {
 		return len(l.sent.Resources)
 	}
 	n := 0
@@ -236,8 +228,8 @@ func (l *ledger) size() int {
 
 func (l *ledger) each(set *xds.Set, of func(*entry) *xds.Resource) iter.Seq[*xds.Resource] {
 	return func(yield func(*xds.Resource) bool) {
-		for i := range l.entries {
-			if r := of(&l.entries[i]); r != nil && !yield(r) {
+		for e := range l.entries.all() {
+			if r := of(e); r != nil && !yield(r) {
 				return
 			}
 		}
@@ -245,7 +237,7 @@ func (l *ledger) each(set *xds.Set, of func(*entry) *xds.Resource) iter.Seq[*xds
 			return
 		}
 		for r := range l.in(set) {
-			if l.entry(r.Name) == nil && !yield(r) {
+			if l.entries.find(r.Name) == nil && !yield(r) {
 				return
 			}
 		}
@@ -255,9 +247,9 @@ func (l *ledger) each(set *xds.Set, of func(*entry) *xds.Resource) iter.Seq[*xds
 // in yields the subscribed resources in a set.
 func (l *ledger) in(set *xds.Set) iter.Seq[*xds.Resource] {
 	return func(yield func(*xds.Resource) bool) {
-		if l.all() {
+		if l.all() || l.names.Len() > len(set.Resources) {
 			for _, r := range set.Resources {
-				if !yield(r) {
+				if l.covers(r.Name) && !yield(r) {
 					return
 				}
 			}

@@ -115,13 +115,13 @@ func (s *Stream) clustersGone(w *watch) []*xds.Resource {
 	var gone []*xds.Resource
 	if w.sent != nil && w.sent != clusters {
 		for _, r := range s.cfg.Names.Changes(w.sent, clusters).Gone {
-			if w.covers(r.Name) && w.entry(r.Name) == nil {
+			if w.covers(r.Name) && w.entries.find(r.Name) == nil {
 				gone = append(gone, r)
 			}
 		}
 	}
-	for i := range w.entries {
-		if e := &w.entries[i]; e.sent != nil && clusters.Find(e.name) == nil {
+	for e := range w.entries.all() {
+		if e.sent != nil && clusters.Find(e.name) == nil {
 			gone = append(gone, e.sent)
 		}
 	}
@@ -207,6 +207,7 @@ func (s *Stream) dropLingering(which func(lingeringCluster) bool) bool {
 	for _, t := range [...]ident.ResourceType{ident.CDS, ident.EDS} {
 		if w := s.watches[t]; w != nil {
 			w.touch()
+			w.entries.changeAll()
 		}
 	}
 	return true
@@ -231,7 +232,12 @@ func (s *Stream) appliedAll(w *watch) bool {
 	case w.sent != s.view.Sets[w.t] && s.changed(w):
 		return false
 	}
-	return !slices.ContainsFunc(w.entries, func(e entry) bool { return s.due(w, &e) })
+	for e := range w.entries.all() {
+		if s.due(w, e) {
+			return false
+		}
+	}
+	return true
 }
 
 // changed reports whether a subscribed resource differs from the one that was
@@ -242,7 +248,7 @@ func (s *Stream) changed(w *watch) bool {
 	}
 	ch := s.cfg.Names.Changes(w.sent, s.view.Sets[w.t])
 	due := func(r *xds.Resource) bool {
-		if !w.covers(r.Name) || w.entry(r.Name) != nil {
+		if !w.covers(r.Name) || w.entries.find(r.Name) != nil {
 			return false
 		}
 		e := w.implied(r.Name)

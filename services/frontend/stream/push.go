@@ -73,8 +73,7 @@ func (s *Stream) subscriptionSum(w *watch) xds.Sum {
 	if w.all() {
 		sum = w.sent.Sum
 	}
-	for i := range w.entries {
-		e := &w.entries[i]
+	for e := range w.entries.all() {
 		sum = sum.Add(w.sumOf(e.name, s.want(w, e.name)))
 		if w.covers(e.name) {
 			sum = sum.Add(w.sumOf(e.name, w.sent.Find(e.name)))

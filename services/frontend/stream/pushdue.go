@@ -31,7 +31,7 @@ func (s *Stream) push(now time.Time, w *watch) (Response, bool) {
 	if w.phase == current || w.phase == oversized {
 		return Response{}, false
 	}
-	if w.empty() && len(w.entries) == 0 {
+	if w.empty() && w.entries.len() == 0 {
 		w.phase = current
 		return Response{}, false
 	}
@@ -39,8 +39,8 @@ func (s *Stream) push(now time.Time, w *watch) (Response, bool) {
 		s.nextTrial(w)
 	}
 	before := w.ledger
-	if s.cfg.GRPC {
-		before.entries = slices.Clone(w.entries)
+	if w.whole && s.cfg.GRPC { // it may be too large
+		before.entries = w.entries.clone()
 	}
 	b := s.advanceTo(w, s.view.Sets[w.t])
 	w.oweEntries()
@@ -79,7 +79,7 @@ func (s *Stream) push(now time.Time, w *watch) (Response, bool) {
 // everything returns all that the client should have of a type.
 func (s *Stream) everything(w *watch) *names.List {
 	return s.cfg.Names.List(w.t, s.subscriptionSum(w), false, func() []*xds.Resource {
-		if w.all() && len(w.entries) == 0 {
+		if w.all() && w.entries.len() == 0 {
 			return w.sent.Resources
 		}
 		return slices.SortedFunc(w.had(), func(a, b *xds.Resource) int { return strings.Compare(a.Name, b.Name) })
@@ -118,6 +118,9 @@ func (s *Stream) advanceTo(w *watch, set *xds.Set) batch {
 	case w.sent != set:
 		b = s.changes(w, set)
 	}
+	if w.sent != set {
+		w.entries.changeAll()
+	}
 	w.sent = set
 	return b
 }
@@ -152,12 +155,12 @@ func (s *Stream) firstAnswer(w *watch, set *xds.Set) batch {
 			}
 		})
 	}
-	if len(w.entries) == 0 {
+	if w.entries.len() == 0 {
 		return batch{list: l.Resources, memo: &l.Memo}
 	}
 	var b batch
 	for _, r := range l.Resources {
-		if w.entry(r.Name) == nil {
+		if w.entries.find(r.Name) == nil {
 			b.list = append(b.list, r)
 		}
 	}
@@ -200,14 +203,14 @@ func (s *Stream) changes(w *watch, set *xds.Set) batch {
 			continue
 		}
 		w.sum = w.sum.Add(names.SumOf(r.Name, ch.Old[i])).Add(r.Sum)
-		all = all && w.entry(r.Name) == nil
+		all = all && w.entries.find(r.Name) == nil
 	}
 	if all {
 		return batch{list: ch.Resources, old: ch.Old, memo: &ch.Memo}
 	}
 	var b batch
 	for i, r := range ch.Resources {
-		if w.covers(r.Name) && w.entry(r.Name) == nil {
+		if w.covers(r.Name) && w.entries.find(r.Name) == nil {
 			b.list, b.old = append(b.list, r), append(b.old, ch.Old[i])
 		}
 	}
@@ -220,22 +223,19 @@ func (w *watch) oweEntries() {
 	if w.phase != allOwed || w.whole {
 		return
 	}
-	w.exceptAll(func(yield func(string) bool) {
-		for r := range w.in(w.sent) {
-			if !yield(r.Name) {
-				return
-			}
-		}
-	})
-	for i := range w.entries {
-		w.entries[i].owe()
+	for r := range w.in(w.sent) {
+		w.except(r.Name)
 	}
+	for e := range w.entries.all() {
+		e.owe()
+	}
+	w.entries.changeAll()
 }
 
-// takeEntries adds the entries that are due to b.
+// takeEntries adds the entries that are due to b. Only those that were changed, or
+// with which something else was, can be.
 func (s *Stream) takeEntries(w *watch, b batch) batch {
-	for i := range w.entries {
-		e := &w.entries[i]
+	for e := range w.entries.takeChanged() {
 		if !s.due(w, e) {
 			continue
 		}

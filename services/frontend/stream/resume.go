@@ -131,6 +131,12 @@ func (s *Stream) resolve(now time.Time) {
 			w.begin()
 		}
 	}
+	// What other types should have may depend on it.
+	for _, w := range s.watches {
+		if w != nil {
+			w.entries.changeAll()
+		}
+	}
 }
 
 func (s *Stream) resolveOne(now time.Time, w *watch) {

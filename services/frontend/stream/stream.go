@@ -146,6 +146,7 @@ func (s *Stream) Update(now time.Time, v content.View) {
 				w.appliedAllOf = v.Until
 			}
 			w.touch()
+			w.entries.changeAll()
 			w.fresh = w.fresh || old.Sets[t] != v.Sets[t] && w.phase != unresolved
 			w.liftHeldBack(v.Sets[t])
 		}

@@ -116,6 +116,7 @@ func (w *watch) remember(o outstanding) {
 			for _, it := range w.unanswered[0].items() {
 				if w.covers(it.name) {
 					w.except(it.name).lose()
+					w.lost = true
 				}
 			}
 		}
@@ -155,7 +156,7 @@ func (w *watch) subscribed(table *names.Table, wire names.Wire, begins bool) {
 		w.oweAll()
 	case all: // the client has what it names now
 		w.names = n
-		w.dropAhead()
+		w.dropOthers()
 		if w.sent != nil {
 			w.sum = n.SumIn(w.sent)
 		}
@@ -185,18 +186,8 @@ func (w *watch) unsubscribed(table *names.Table, wire names.Wire) {
 	}
 	w.mark = names.Mark{}
 	n := table.Without(w.names, gone)
-	ahead := slices.DeleteFunc(slices.Clone(w.entries), func(e entry) bool { return w.covers(e.name) })
 	w.change(n, nil, gone)
-	for _, e := range ahead {
-		*w.except(e.name) = e
-	}
 	w.touch()
-}
-
-// dropAhead forgets what is not subscribed: what was pushed ahead and not
-// requested.
-func (w *watch) dropAhead() {
-	w.forget(func(e *entry) bool { return !w.covers(e.name) })
 }
 
 // owe marks names to be sent. With ahead, it adds names that are not
@@ -207,11 +198,10 @@ func (w *watch) owe(list []string, ahead bool) {
 		if w.covers(name) {
 			return w.sent == nil // the first response will hold all of them
 		}
-		return !ahead && w.entry(name) == nil
+		return !ahead && w.entries.find(name) == nil
 	})
-	w.exceptAll(slices.Values(list))
 	for _, name := range list {
-		w.entry(name).owe()
+		w.except(name).owe()
 	}
 	if len(list) > 0 {
 		w.touch()
@@ -229,7 +219,12 @@ func (w *watch) applied() bool {
 	case w.sent == nil || w.empty():
 		return w.empty()
 	}
-	return !slices.ContainsFunc(w.entries, func(e entry) bool { return !e.hasApplied(e.sent) })
+	for e := range w.entries.all() {
+		if !e.hasApplied(e.sent) {
+			return false
+		}
+	}
+	return true
 }
 
 // Serves reports whether a resource is served to the client's class.
