@@ -10,6 +10,7 @@ import (
 
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/proto"
 
 	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/mesh/index"
@@ -296,21 +297,55 @@ func TestCatalogListPanic(t *testing.T) {
 	}
 }
 
-// A piece that Envoy would reject is left out and reported.
+// A piece that Envoy would reject is served closed, so that its requests go nowhere
+// else, and is reported (PRO-7).
 func TestCatalogRefused(t *testing.T) {
-	bad := &testPart{"bad", func() *routev3.RouteConfiguration {
-		return meshtest.Routes("bad", meshtest.To("a", 0))
+	piece := &testPart{"piece", func() *routev3.RouteConfiguration {
+		r := meshtest.Routes("piece", meshtest.To("a", 0))
+		r.VirtualHosts[0].Domains = []string{"a", "b"}
+		r.VirtualHosts = append(r.VirtualHosts, meshtest.Routes("", meshtest.To("c", 1)).VirtualHosts...)
+		r.VirtualHosts[1].Name = "others"
+		return r
+	}}
+	whole := &testPart{"whole", func() *routev3.RouteConfiguration {
+		r := meshtest.Routes("whole", meshtest.To("a", 1))
+		r.RequestHeadersToRemove = []string{"a\n"}
+		return r
 	}}
 	good := &testPart{"good", func() *routev3.RouteConfiguration { return meshtest.EmptyRoutes("good") }}
-	w := newTestWorld(t, only(bad, good))
-	if diff := cmp.Diff([]string{"good"}, names(w.catalog.Set(index.ProxyClass{}, ident.RDS))); diff != "" {
-		t.Errorf("names (-want +got):\n%s", diff)
+	w := newTestWorld(t, only(piece, whole, good))
+	set := w.catalog.Set(index.ProxyClass{}, ident.RDS)
+	if diff := cmp.Diff([]string{"good", "piece", "whole"}, names(set)); diff != "" {
+		t.Fatalf("names (-want +got):\n%s", diff)
+	}
+	served := func(name string) string {
+		m := new(routev3.RouteConfiguration)
+		if err := proto.Unmarshal(set.Find(name).Value(), m); err != nil {
+			t.Fatal(err)
+		}
+		var b strings.Builder
+		for _, h := range m.GetVirtualHosts() {
+			r := h.GetRoutes()[0]
+			fmt.Fprintf(&b, "%s %s %d %d; ", h.GetName(), h.GetDomains(), r.GetDirectResponse().GetStatus(), len(r.GetRoute().GetWeightedClusters().GetClusters()))
+		}
+		return m.GetName() + ": " + b.String()
+	}
+	if got, want := served("piece"), "piece: all [a b] 503 0; others [*] 0 1; "; got != want {
+		t.Errorf("served is %q, want %q", got, want)
+	}
+	if got, want := served("whole"), "whole: held back [*] 503 0; "; got != want {
+		t.Errorf("served is %q, want %q", got, want)
 	}
 	want := []problem.Diagnostic{{
 		Severity: problem.Error, Code: "refused",
+		Field:  "RouteConfiguration.request_headers_to_remove[0]",
+		Reason: `RouteConfiguration "whole" would be refused by Envoy: value does not match regex pattern "^[^\x00\n\r]*$"`,
+		Advice: "correct the objects that it is made of", Effect: "requests are answered with 503",
+	}, {
+		Severity: problem.Error, Code: "refused",
 		Field:  "RouteConfiguration.virtual_hosts[0].routes[0].route.weighted_clusters.clusters",
-		Reason: `RouteConfiguration "bad" would be refused by Envoy: the weights add up to 0`,
-		Advice: "correct the objects that it is made of", Effect: "it is not served",
+		Reason: `RouteConfiguration "piece" would be refused by Envoy: the weights add up to 0`,
+		Advice: "correct the objects that it is made of", Effect: "requests for its virtual host all are answered with 503",
 	}}
 	if diff := cmp.Diff(want, w.catalog.Diagnostics()); diff != "" {
 		t.Errorf("diagnostics (-want +got):\n%s", diff)
@@ -329,10 +364,15 @@ func TestCatalogChecksForEachClient(t *testing.T) {
 	served := envoys.catalog.Set(index.ProxyClass{}, ident.RDS)
 	var class index.ProxyClass
 	class.RDS.Client = index.ClientGRPC
-	if refused := grpc.catalog.Set(class, ident.RDS); len(served.Resources) != 1 || len(refused.Resources) != 0 {
-		t.Errorf("Envoys are served %q, gRPC clients %q; only Envoys accept it", names(served), names(refused))
+	refused := grpc.catalog.Set(class, ident.RDS)
+	is := new(routev3.RouteConfiguration)
+	if err := proto.Unmarshal(refused.Find("a").Value(), is); err != nil || len(served.Resources) != 1 || served.Find("a").Same(refused.Find("a")) {
+		t.Errorf("Envoys are served %q, gRPC clients %q, %v; only Envoys accept it", names(served), names(refused), err)
 	}
-	if ds := grpc.catalog.Diagnostics(); len(ds) != 1 || !strings.Contains(ds[0].Reason, "refused by gRPC") {
+	if h := is.GetVirtualHosts(); len(h) != 1 || h[0].GetDomains()[0] != "*" || h[0].GetRoutes()[0].GetRoute() != nil {
+		t.Errorf("gRPC clients are served %v, want a virtual host whose requests they fail", is)
+	}
+	if ds := grpc.catalog.Diagnostics(); len(ds) != 1 || !strings.Contains(ds[0].Reason, "refused by gRPC") || ds[0].Effect != "clients fail the requests for its virtual host all" {
 		t.Errorf("diagnostics %v", ds)
 	}
 }

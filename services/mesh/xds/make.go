@@ -13,6 +13,7 @@ import (
 	"meshlog.dev/services/mesh/kind/validate"
 	"meshlog.dev/services/mesh/problem"
 	"meshlog.dev/services/mesh/xds/piece"
+	"meshlog.dev/services/mesh/xds/row"
 )
 
 // made is an encoded piece with the name of its resource.
@@ -45,8 +46,8 @@ func kindOfClient(class index.ProxyClass, t ident.ResourceType) index.Client {
 	return [...]index.Client{ident.CDS: class.CDS.Client, ident.EDS: class.EDS.Client, ident.LDS: class.LDS.Client, ident.RDS: class.RDS.Client}[t]
 }
 
-// makePart makes a part. It leaves out and reports the pieces that clients would
-// reject, the same ones in every process.
+// makePart makes a part. It closes, or leaves out, and reports the pieces that
+// clients would reject, the same ones in every process.
 func makePart(pc *index.PushContext, k partKey) (out output) {
 	r := pc.Read()
 	defer func() {
@@ -90,7 +91,6 @@ func check(k partKey, p piece.Piece, inputs []index.Input) []problem.Diagnostic 
 			Severity: problem.Error, Code: "refused", Field: field,
 			Reason: fmt.Sprintf("%s %q%s would be refused by %s: %s", k.t.Message(), p.Name, origin(inputs), by, reason),
 			Advice: "correct the objects that it is made of",
-			Effect: "it is not served",
 		})
 	}
 	for _, d := range validate.CheckEnvoy(p.Message) {
@@ -137,9 +137,10 @@ func asIs(t ident.ResourceType, value []byte) *Encoded {
 	})
 }
 
-// encode encodes a piece, or returns why clients would reject it. It panics on
-// a message that cannot be marshalled; the world's texts are UTF-8, so there is
-// none.
+// encode encodes a piece. If clients would reject it, it returns why, and what is
+// served instead, so that its requests and connections fall through to no other
+// piece; nil: nothing is. It panics on a message that cannot be marshalled; the
+// world's texts are UTF-8, so there is none.
 //
 // The checks and the facts need reflection over the whole message. Both depend
 // on its bytes only, so a piece that another Catalog of this process holds,
@@ -148,19 +149,53 @@ func encode(k partKey, p piece.Piece, inputs []index.Input) (*Encoded, []problem
 	if p.Message == nil {
 		return asIs(k.t, p.Value), nil
 	}
+	e := encoded(k.t, p)
+	accepted := uint32(1) << k.client
+	if e.acceptedBy.Load()&accepted != 0 {
+		return e, nil
+	}
+	ds := check(k, p, inputs)
+	if len(ds) == 0 {
+		e.acceptedBy.Or(accepted)
+		return e, nil
+	}
+	closed, names := row.Close(p.Message, p.Partial, func(m proto.Message) bool {
+		return len(check(k, piece.Piece{Name: p.Name, Message: m}, nil)) > 0
+	})
+	for i := range ds {
+		ds[i].Effect = effect(k, closed != nil, names)
+	}
+	if closed == nil {
+		return nil, ds
+	}
+	return encoded(k.t, piece.Piece{Name: p.Name, Message: closed}), ds
+}
+
+func encoded(t ident.ResourceType, p piece.Piece) *Encoded {
 	value, err := proto.MarshalOptions{Deterministic: true}.Marshal(p.Message)
 	if err != nil {
-		panic(fmt.Errorf("marshal %s %q: %w", k.t.Message(), p.Name, err))
+		panic(fmt.Errorf("marshal %s %q: %w", t.Message(), p.Name, err))
 	}
-	e := encodings.get(k.t, value, func() piece.Facts { return piece.FactsOf(k.t, p.Message) })
-	accepted := uint32(1) << k.client
-	if e.acceptedBy.Load()&accepted == 0 {
-		if ds := check(k, p, inputs); len(ds) > 0 {
-			return nil, ds
-		}
-		e.acceptedBy.Or(accepted)
+	return encodings.get(t, value, func() piece.Facts { return piece.FactsOf(t, p.Message) })
+}
+
+// effect says what is served in place of a refused piece: nothing, or a refusal in
+// place of the pieces of these names, of all if there are none.
+func effect(k partKey, closed bool, names []string) string {
+	if !closed {
+		return "it is not served"
 	}
-	return e, nil
+	of := ""
+	if len(names) > 0 {
+		of = " for its " + strings.Join(names, ", ")
+	}
+	switch {
+	case k.t == ident.LDS:
+		return fmt.Sprintf("connections%s are closed", of)
+	case k.client == index.ClientGRPC:
+		return fmt.Sprintf("clients fail the requests%s", of)
+	}
+	return fmt.Sprintf("requests%s are answered with 503", of)
 }
 
 // collected collects the pieces of one name. Partial pieces are one resource; a whole

@@ -1,7 +1,8 @@
 // Package row takes resources apart that are rows of independent pieces: the
 // virtual hosts of a RouteConfiguration, the filter chains of a Listener. If
 // clients reject a resource, it finds the pieces to blame and what is served in
-// their place, so that the other pieces flow.
+// their place, so that the other pieces flow. Of a generated message that they would
+// reject it closes these pieces.
 //
 // It is pure: results depend on the arguments alone.
 package row

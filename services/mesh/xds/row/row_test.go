@@ -1,6 +1,7 @@
 package row_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -14,6 +15,7 @@ import (
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	httpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/upstreams/http/v3"
+	"google.golang.org/protobuf/encoding/prototext"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
@@ -181,6 +183,84 @@ func TestFilterChains(t *testing.T) {
 	if err := proto.Unmarshal(closed.Value, is); err != nil || !closed.Closed || is.GetDefaultFilterChain() == nil || len(is.GetFilterChains()) > 0 || is.GetBindToPort().GetValue() {
 		t.Errorf("a listener that never was good is %v (%v)", is, err)
 	}
+}
+
+// What takes the place of a generated message that clients refuse: it closes as
+// little as it can, and is nothing if clients refuse even that (PRO-7).
+func TestClose(t *testing.T) {
+	refuses := func(texts ...string) func(proto.Message) bool {
+		return func(m proto.Message) bool {
+			text := prototext.Format(m)
+			return slices.ContainsFunc(texts, func(one string) bool { return strings.Contains(text, one) })
+		}
+	}
+	bad, fine, last := chain("bad", "a", true), chain("fine", "b", true), chain("last", "", true)
+	last.FilterChainMatch = nil
+	router := listener(bad, fine)
+	router.DefaultFilterChain = last
+	bad.Filters = []*listenerv3.Filter{{Name: "broken"}}
+	broken := &listenerv3.FilterChain{Name: "last", Filters: []*listenerv3.Filter{{Name: "broken"}}}
+	faulty := virtualHost("a", nil)
+	faulty.Routes[0].Name = "broken"
+	for _, c := range []struct {
+		name    string
+		m       proto.Message
+		partial bool
+		refused func(proto.Message) bool
+		pieces  string
+		want    string // what is served: closed chains and hosts with a !
+	}{
+		{"one chain", router, false, refuses("broken"), "filter chain bad", "bad! fine last"},
+		{"a default chain", &listenerv3.Listener{DefaultFilterChain: broken}, true, refuses("broken"), "default filter chain", "last!"},
+		{"another field", router, false, refuses("fine", "bad", "last"), "", "!"},
+		{"the address", router, false, refuses("10.0.0.1"), "", "nothing"},
+		{"the match of a chain", &listenerv3.Listener{FilterChains: []*listenerv3.FilterChain{bad}}, true, refuses(`server_names`), "", "nothing"},
+		{"a listener of a gRPC client", &listenerv3.Listener{Name: "broken", ApiListener: &listenerv3.ApiListener{}}, false, refuses("broken"), "", "nothing"},
+		{"one host", routes(faulty, virtualHost("b", nil)), false, refuses("broken"), "virtual host a", "a! b"},
+		{"a part without hosts", &routev3.RouteConfiguration{Name: "broken"}, true, refuses("broken"), "", "nothing"},
+		{"a cluster", &clusterv3.Cluster{Name: "broken"}, false, refuses("broken"), "", "nothing"},
+	} {
+		before := proto.Clone(c.m)
+		closed, pieces := row.Close(c.m, c.partial, c.refused)
+		if got := strings.Join(pieces, ", "); got != c.pieces {
+			t.Errorf("%s: closed pieces are %q, want %q", c.name, got, c.pieces)
+		}
+		if got := shape(closed); got != c.want {
+			t.Errorf("%s: served is %q, want %q", c.name, got, c.want)
+		}
+		if closed != nil && c.refused(closed) {
+			t.Errorf("%s: clients refuse what is served", c.name)
+		}
+		if !proto.Equal(before, c.m) {
+			t.Errorf("%s: the message changed", c.name)
+		}
+	}
+}
+
+// shape names the pieces of a resource, the closed ones with a !.
+func shape(m proto.Message) string {
+	var all []string
+	add := func(name string, closed bool) {
+		if closed {
+			name += "!"
+		}
+		all = append(all, name)
+	}
+	switch m := m.(type) {
+	case nil:
+		return "nothing"
+	case *routev3.RouteConfiguration:
+		for _, h := range m.GetVirtualHosts() {
+			add(h.GetName(), h.GetRoutes()[0].GetDirectResponse().GetStatus() == 503)
+		}
+	case *listenerv3.Listener:
+		for _, c := range append(slices.Clone(m.GetFilterChains()), m.GetDefaultFilterChain()) {
+			if c != nil {
+				add(c.GetName(), c.GetTransportSocket() == nil && c.GetFilters()[0].GetName() == "envoy.filters.network.tcp_proxy")
+			}
+		}
+	}
+	return strings.Join(all, " ")
 }
 
 // Bytes that are no message, and resources without pieces, are left alone.

@@ -4,15 +4,12 @@ import (
 	"fmt"
 	"strings"
 
-	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
-	tcpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/tcp_proxy/v3"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"meshlog.dev/proto/ident"
-	"meshlog.dev/services/mesh/xds/piece"
 )
 
 // StandIn is what clients are served in place of a rejected piece or resource.
@@ -37,16 +34,10 @@ func Whole(t ident.ResourceType, rejected, good []byte) StandIn {
 	if err != nil {
 		return StandIn{}
 	}
-	switch m := bad.(type) {
-	case *listenerv3.Listener:
-		if l := closedListener(m); l != nil {
-			return StandIn{marshal(l), true}
-		}
-	case *routev3.RouteConfiguration:
-		closed := &routev3.RouteConfiguration{Name: m.GetName(), VirtualHosts: []*routev3.VirtualHost{closedHost("held back", []string{"*"})}}
+	if closed := closedWhole(bad); closed != nil {
 		return StandIn{marshal(closed), true}
 	}
-	return StandIn{} // a cluster that is absent gets no requests
+	return StandIn{}
 }
 
 // forPiece returns what stands in for a rejected piece: what served the same
@@ -122,44 +113,11 @@ func hostOf(good *routev3.RouteConfiguration, domain string) *routev3.VirtualHos
 	return nil
 }
 
-// closedHost answers every request with 503.
-func closedHost(name string, domains []string) *routev3.VirtualHost {
-	return &routev3.VirtualHost{Name: name, Domains: domains, Routes: []*routev3.Route{{
-		Match:  &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Prefix{Prefix: "/"}},
-		Action: &routev3.Route_DirectResponse{DirectResponse: &routev3.DirectResponseAction{Status: 503}},
-	}}}
-}
-
 func chainInstead(bad, good *listenerv3.FilterChain) (*listenerv3.FilterChain, bool) {
 	if good != nil && securityOf(bad).in(securityOf(good)) {
 		return good, false
 	}
 	return closedChain(bad.GetName(), bad.GetFilterChainMatch()), true
-}
-
-// closedChain closes every connection that matches, before a handshake: it
-// forwards to a cluster that has no endpoints or does not exist.
-func closedChain(name string, match *listenerv3.FilterChainMatch) *listenerv3.FilterChain {
-	return &listenerv3.FilterChain{Name: name, FilterChainMatch: match, Filters: []*listenerv3.Filter{{
-		Name: "envoy.filters.network.tcp_proxy",
-		ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: piece.Any(&tcpv3.TcpProxy{
-			StatPrefix: "held_back", ClusterSpecifier: &tcpv3.TcpProxy_Cluster{Cluster: piece.BlackHoleCluster},
-		})},
-	}}}
-}
-
-// closedListener closes every connection to the addresses of l, so that none
-// reaches a listener that takes what no other one takes. It returns nil for a
-// listener without connections.
-func closedListener(l *listenerv3.Listener) *listenerv3.Listener {
-	s := l.GetAddress().GetSocketAddress()
-	if l.GetApiListener() != nil || s == nil || s.GetProtocol() != corev3.SocketAddress_TCP {
-		return nil
-	}
-	return &listenerv3.Listener{
-		Name: l.GetName(), Address: l.GetAddress(), AdditionalAddresses: l.GetAdditionalAddresses(), BindToPort: l.GetBindToPort(),
-		TrafficDirection: l.GetTrafficDirection(), DefaultFilterChain: closedChain("", nil),
-	}
 }
 
 func decode(t ident.ResourceType, value []byte) (proto.Message, error) {
