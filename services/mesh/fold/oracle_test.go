@@ -39,7 +39,7 @@ type oracleShard struct {
 
 func newOracle(judge testJudge) *oracle {
 	return &oracle{
-		judge: judge, rules: permit.New(nil, ""), offered: map[ident.Key]*value{}, good: map[ident.Key]*value{},
+		judge: judge, rules: permit.New(nil, "", ident.Shard{}), offered: map[ident.Key]*value{}, good: map[ident.Key]*value{},
 		over: map[string]map[ident.Key]ident.OverlayValue{}, holds: map[string]bool{}, gone: map[string]bool{}, shards: map[ident.Shard]*oracleShard{},
 	}
 }

@@ -30,16 +30,16 @@ func (f *Fold) forbids(k ident.Key, v *value) bool {
 }
 
 // policyRules returns the rules of the policy that a World of this state has.
-func (f *Fold) policyRules() *permit.Rules {
+func (s *state) policyRules() *permit.Rules {
 	c := world.Change{Reset: true}
-	for _, sh := range f.shards {
+	for _, sh := range s.shards {
 		k := ident.Key{Source: sh.name.Source, Instance: sh.name.Instance, Kind: permit.PolicyKind, Name: world.CountedName}
 		if e := sh.entries[k]; e != nil && e.good != nil {
 			c.Rows = append(c.Rows, e.change(e.goodSeq))
 		}
 	}
 	over := map[string]world.Overlay{}
-	for k, overlays := range f.over {
+	for k, overlays := range s.over {
 		if k.Kind != permit.PolicyKind {
 			continue
 		}
@@ -59,35 +59,55 @@ func (f *Fold) policyRules() *permit.Rules {
 	if err != nil {
 		panic(fmt.Sprintf("a World cannot fail to read the rows of a fold: %v", err))
 	}
+	var home ident.Shard
+	for o := range w.Objects(permit.PolicyKind) {
+		if o.Key.Name == world.CountedName && o.Key.Namespace == "" {
+			home = o.Key.Shard()
+		}
+	}
 	p := w.Policy()
-	return permit.New(p.SourceRules, p.DomainSuffix)
+	return permit.New(p.SourceRules, p.DomainSuffix, home)
 }
 
 // noticePolicy notes that the value served for k changed: if it is a policy, it may
 // have other rules.
 func (s *step) noticePolicy(k ident.Key) { s.policy = s.policy || k.Kind == permit.PolicyKind }
 
-// enforce judges the shards again about which a new policy decides otherwise.
+// enforce judges the shards again about which a new policy decides otherwise:
+// policies first, because one that is permitted now may win. Each of these wins over
+// the one before, so that ends.
 func (s *step) enforce() {
 	was := s.rules
-	s.rules = s.policyRules()
-	moved := false
-	for _, sh := range s.inOrder() {
-		if was.SameFor(s.rules, sh.name) {
-			continue
-		}
-		moved = true
-		for _, e := range slices.SortedFunc(maps.Values(sh.entries), func(a, b *entry) int { return strings.Compare(a.row, b.row) }) {
-			s.permit(e)
-		}
+	for s.policy {
+		s.policy = false
+		before := s.rules
+		s.rules = s.policyRules()
+		s.permitAll(before, func(kind string) bool { return kind == permit.PolicyKind })
 	}
-	if !moved {
+	if !s.permitAll(was, func(kind string) bool { return kind != permit.PolicyKind }) {
 		return
 	}
 	for _, o := range s.forbiddenHolds() {
 		s.liftForbidden(o)
 		s.touch(o.ID)
 	}
+}
+
+// permitAll judges the entries of some kinds again, of shards about which the rules
+// before decided otherwise, and reports whether there are such shards.
+func (s *step) permitAll(before *permit.Rules, wanted func(kind string) bool) (any bool) {
+	for _, sh := range s.inOrder() {
+		if before.SameFor(s.rules, sh.name) {
+			continue
+		}
+		any = true
+		for _, e := range slices.SortedFunc(maps.Values(sh.entries), func(a, b *entry) int { return strings.Compare(a.row, b.row) }) {
+			if wanted(e.key.Kind) {
+				s.permit(e)
+			}
+		}
+	}
+	return any
 }
 
 // permit judges e again by the present rules.

@@ -42,6 +42,7 @@ func (s *step) segmentRecord(g *events.Segment, base iter.Seq2[string, []byte]) 
 	if g.EpochRecord == 0 {
 		segment.EpochRecord = s.seq
 		s.state = next.asBase()
+		s.rules = next.policyRules() // no record before it counts
 		for _, sh := range s.shards {
 			sh.Need = fmt.Sprintf("epoch %d began", g.Epoch)
 		}
@@ -58,7 +59,7 @@ func (s *step) segmentRecord(g *events.Segment, base iter.Seq2[string, []byte]) 
 // unless it is forbidden.
 func (f *Fold) judgeAnew(base state) {
 	clear(f.troubled)
-	for _, policies := range []bool{true, false} {
+	judge := func(policies bool) {
 		for _, sh := range f.shards {
 			for k, e := range sh.entries {
 				if e.offered != nil && (k.Kind == permit.PolicyKind) == policies {
@@ -66,8 +67,13 @@ func (f *Fold) judgeAnew(base state) {
 				}
 			}
 		}
+	}
+	for was := (*permit.Rules)(nil); was == nil || !was.Equal(f.rules); { // as in enforce
+		was = f.rules
+		judge(true)
 		f.rules = f.policyRules()
 	}
+	judge(false)
 	for _, o := range f.forbiddenHolds() {
 		f.liftForbidden(o)
 	}

@@ -22,8 +22,9 @@ import (
 // Code of the Diagnostic of a forbidden object.
 const Code = "forbidden"
 
-// PolicyKind is the kind of the object that has the rules. Its own sources are
-// built in, because a policy that forbids itself would end its own rule.
+// PolicyKind is the kind of the object that has the rules. Only trusted sources
+// publish it, whatever rules say, and no rule decides about the shard of the policy
+// that is served, because a policy that forbids itself would end its own rule.
 const PolicyKind = "MeshPolicy"
 
 // trusted are the sources that may publish what concerns the whole mesh.
@@ -49,18 +50,30 @@ var defaults = map[string][]string{
 type Rules struct {
 	rules  []*configv1.SourceRule
 	domain string
+	home   ident.Shard
 }
 
 // New returns the rules of a policy; domain completes the hosts of Kubernetes
-// Services. Without rules the defaults count.
-func New(rules []*configv1.SourceRule, domain string) *Rules { return &Rules{rules, domain} }
+// Services, and home is the shard that the policy comes from. Without rules the
+// defaults count.
+func New(rules []*configv1.SourceRule, domain string, home ident.Shard) *Rules {
+	return &Rules{rules, domain, home}
+}
+
+// Equal reports whether r and other decide alike about all objects.
+func (r *Rules) Equal(other *Rules) bool {
+	return r.domain == other.domain && r.home == other.home && slices.EqualFunc(r.rules, other.rules, equal)
+}
+
+func equal(a, b *configv1.SourceRule) bool { return proto.Equal(a, b) }
 
 // SameFor reports whether r and other decide alike about all objects of a shard.
 func (r *Rules) SameFor(other *Rules, sh ident.Shard) bool {
 	mine, others := r.of(sh), other.of(sh)
 	hosts := func(rule *configv1.SourceRule) bool { return len(rule.GetHosts()) > 0 }
-	return slices.EqualFunc(mine, others, func(a, b *configv1.SourceRule) bool { return proto.Equal(a, b) }) &&
-		(r.domain == other.domain || !slices.ContainsFunc(mine, hosts))
+	return slices.EqualFunc(mine, others, equal) &&
+		(r.domain == other.domain || !slices.ContainsFunc(mine, hosts)) &&
+		(len(mine) == 0 || (r.home == sh) == (other.home == sh))
 }
 
 // of returns the rules that match a shard.
@@ -78,6 +91,11 @@ func (r *Rules) of(sh ident.Shard) []*configv1.SourceRule {
 // message is one that could not be decoded: its hosts are not checked, because it
 // is not served.
 func (r *Rules) Forbid(k ident.Key, m proto.Message) *problem.Diagnostic {
+	if k.Kind == PolicyKind {
+		if d := byDefault(k); d != nil || k.Shard() == r.home {
+			return d
+		}
+	}
 	rule, ruled := r.about(k)
 	if !ruled {
 		return byDefault(k)
@@ -108,9 +126,6 @@ func (r *Rules) ByHost(k ident.Key) bool {
 // about returns the rule that decides about objects of k's kind, nil if none
 // allows them. Ruled is false if the defaults decide.
 func (r *Rules) about(k ident.Key) (rule *configv1.SourceRule, ruled bool) {
-	if k.Kind == PolicyKind {
-		return nil, false
-	}
 	rules := r.of(k.Shard())
 	if i := slices.IndexFunc(rules, func(rule *configv1.SourceRule) bool { return covers(rule, k.Kind) }); i >= 0 {
 		rule = rules[i]

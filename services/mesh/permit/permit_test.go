@@ -37,7 +37,7 @@ func TestDefaults(t *testing.T) {
 		{"other", "Resource", false},
 		{"other", "MeshPolicy", false},
 	} {
-		if d := New(nil, "cluster.local").Forbid(key(test.source, test.kind), nil); (d == nil) != test.want {
+		if d := New(nil, "cluster.local", ident.Shard{}).Forbid(key(test.source, test.kind), nil); (d == nil) != test.want {
 			t.Errorf("%s publishes a %s: got %v, want allowed %t", test.source, test.kind, d, test.want)
 		}
 	}
@@ -50,6 +50,13 @@ func TestRules(t *testing.T) {
 		{Source: "consul", Hosts: []string{"*.consul", "a.shop.svc.cluster.local"}},
 		{Source: "file", Instance: "edge", Kinds: []string{"Gateway", "Mesh*"}},
 		{Source: "kubernetes", Namespaces: []string{"shop"}},
+		{Source: "up", Kinds: []string{"ServiceEntry"}},
+		{Source: "consul", Instance: "east"},
+	}
+	home := ident.Shard{Source: "kubernetes", Instance: "home"}
+	in := func(instance string, k ident.Key) ident.Key {
+		k.Instance, k.Namespace = instance, ""
+		return k
 	}
 	entry := func(hosts ...string) proto.Message { return &networking.ServiceEntry{Hosts: hosts} }
 	for name, test := range map[string]struct {
@@ -72,11 +79,16 @@ func TestRules(t *testing.T) {
 		"another namespace":              {key("consul", "WorkloadEntry"), nil, `consul/dc1 may not publish objects of kind WorkloadEntry in namespace "shop"`},
 		"cannot be decoded":              {key("consul", "ServiceEntry"), nil, ""},
 		"another instance: defaults":     {key("file", "ServiceEntry"), nil, ""},
-		"a policy: no rule decides":      {key("kubernetes", "MeshPolicy"), nil, ""},
+		"the policy that is served":      {in("home", key("kubernetes", "MeshPolicy")), nil, ""},
+		"another policy":                 {in("remote", key("kubernetes", "MeshPolicy")), nil, `kubernetes/remote may not publish objects of kind MeshPolicy in namespace ""`},
+		"another policy, another kind":   {in("up", key("up", "MeshPolicy")), nil, "up/up may not publish objects of kind MeshPolicy"},
+		"another policy, permitted":      {in("edge", key("file", "MeshPolicy")), nil, ""},
+		"another policy, no rules":       {in("inner", key("file", "MeshPolicy")), nil, ""},
+		"another policy, not trusted":    {in("east", key("consul", "MeshPolicy")), nil, "consul/east may not publish objects of kind MeshPolicy"},
 		"a namespace that matches":       {key("kubernetes", "Service"), nil, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, r := "", New(rules, "cluster.local")
+			got, r := "", New(rules, "cluster.local", home)
 			if d := r.Forbid(test.key, test.m); d != nil {
 				got = d.Reason
 			}
@@ -93,11 +105,26 @@ func TestRules(t *testing.T) {
 // A policy that decides alike about a shard leaves it alone.
 func TestSameFor(t *testing.T) {
 	consul := &configv1.SourceRule{Source: "consul", Hosts: []string{"a"}}
-	a := New([]*configv1.SourceRule{consul}, "cluster.local")
-	b := New([]*configv1.SourceRule{{Source: "file"}, proto.CloneOf(consul)}, "example.com")
+	a := New([]*configv1.SourceRule{consul}, "cluster.local", ident.Shard{})
+	b := New([]*configv1.SourceRule{{Source: "file"}, proto.CloneOf(consul)}, "example.com", ident.Shard{})
 	for source, want := range map[string]bool{"consul": false, "file": false, "nacos": true} {
 		if got := a.SameFor(b, ident.Shard{Source: source, Instance: "x"}); got != want {
 			t.Errorf("%s: got %t, want %t", source, got, want)
+		}
+	}
+}
+
+// A policy from another shard decides otherwise about the shards of both, if rules are
+// about them.
+func TestSameForShardsOfPolicies(t *testing.T) {
+	rules := []*configv1.SourceRule{{Source: "kubernetes"}}
+	shard := func(source, instance string) ident.Shard { return ident.Shard{Source: source, Instance: instance} }
+	a, b := New(rules, "", shard("kubernetes", "a")), New(rules, "", shard("kubernetes", "b"))
+	for sh, want := range map[ident.Shard]bool{
+		shard("kubernetes", "a"): false, shard("kubernetes", "b"): false, shard("kubernetes", "c"): true, shard("file", "a"): true,
+	} {
+		if got := a.SameFor(b, sh); got != want {
+			t.Errorf("%s: got %t, want %t", sh, got, want)
 		}
 	}
 }

@@ -147,32 +147,42 @@ func (g ruling) permits(namespace string) bool {
 }
 
 // rule decides as Forbid does, but lets each rule permit objects that it may match.
+// The policy that is served may come from any trusted shard, so none lacks it.
 func (b *reach) rule(instance, kind name) (g ruling) {
+	if !kind.is(PolicyKind) {
+		return b.ruled(instance, kind)
+	}
+	if b.byDefault(kind) {
+		g.namespaces = []string{Any}
+	}
+	return g
+}
+
+func (b *reach) ruled(instance, kind name) (g ruling) {
 	hasRules := false // each such instance has one
 	for _, i := range b.matching {
-		if instance.matchesInstance(b.rules[i]) == yes {
-			hasRules = true
+		rule := b.rules[i]
+		in := instance.matchesInstance(rule)
+		hasRules = hasRules || in == yes
+		v := min(in, kind.coveredBy(rule))
+		if v == no {
+			continue
+		}
+		g.by = append(g.by, i)
+		g.namespaces = append(g.namespaces, reachable(rule.GetNamespaces())...)
+		if v == yes {
+			return g.tidy()
 		}
 	}
-	if !kind.is(PolicyKind) {
-		for _, i := range b.matching {
-			rule := b.rules[i]
-			v := min(instance.matchesInstance(rule), kind.coveredBy(rule))
-			if v == no {
-				continue
-			}
-			g.by = append(g.by, i)
-			g.namespaces = append(g.namespaces, reachable(rule.GetNamespaces())...)
-			if v == yes {
-				return g.tidy()
-			}
-		}
-	}
-	k := ident.Key{Source: b.source, Kind: kind.text} // an other kind has an empty name, which no list has
-	if (!hasRules || kind.is(PolicyKind)) && byDefault(k) == nil {
+	if !hasRules && b.byDefault(kind) {
 		g.namespaces = []string{Any}
 	}
 	return g.tidy()
+}
+
+// byDefault reports whether the source may publish a kind without rules.
+func (b *reach) byDefault(kind name) bool {
+	return byDefault(ident.Key{Source: b.source, Kind: kind.text}) == nil // an other kind has an empty name, which no list has
 }
 
 func (n name) is(text string) bool { return !n.other && n.text == text }
@@ -309,6 +319,13 @@ func (b *reach) parts() {
 		}
 	}
 	b.leaks(add)
+	policy := name{text: PolicyKind}
+	for _, instance := range b.instances {
+		if g := b.ruled(instance, policy); b.byDefault(policy) && !g.permits(Any) {
+			rule := slices.Max(append([]int{-1}, g.by...))
+			add(rule, field(rule), "MeshPolicy: the bus allows this, because the policy that is served may come from here")
+		}
+	}
 }
 
 func whole(glob string) bool { return glob != "" && strings.Trim(glob, "*") == "" }

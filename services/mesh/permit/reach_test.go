@@ -38,8 +38,11 @@ func TestReach(t *testing.T) {
 			},
 			shard: "file/default",
 			allow: "default.Gateway.pay default.Gateway.shop default.MeshPolicy.* default.Pod.* default.Service.pay default.Service.shop",
+			foldOnly: []string{
+				"source_rules: MeshPolicy: the bus allows this, because the policy that is served may come from here",
+			},
 		},
-		"no rule is about a MeshPolicy": {
+		"rules permit no MeshPolicy to others": {
 			rules: []*configv1.SourceRule{{Source: "*"}}, shard: "consul/dc1", allow: "dc1.*.*", deny: "dc1.MeshPolicy.*",
 		},
 		"globs that match whole names": {
@@ -66,6 +69,7 @@ func TestReach(t *testing.T) {
 			foldOnly: []string{
 				"source_rules[0]: Gateway, Pod in namespace pay: the bus allows this, because source_rules[1] needs it and a permission has no exceptions",
 				"source_rules[0]: Gateway, Pod in namespace shop: the bus allows this, because source_rules[1] needs it and a permission has no exceptions",
+				"source_rules[1]: MeshPolicy: the bus allows this, because the policy that is served may come from here",
 			},
 		},
 		"all instances, rules of some": {
@@ -89,7 +93,7 @@ func TestReach(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			source, instance, _ := strings.Cut(test.shard, "/")
-			got := New(test.rules, "cluster.local").Reach(ident.Shard{Source: source, Instance: instance})
+			got := New(test.rules, "cluster.local", ident.Shard{}).Reach(ident.Shard{Source: source, Instance: instance})
 			if allow := text(got.Allow); allow != test.allow {
 				t.Errorf("allows %q, want %q", allow, test.allow)
 			}
@@ -140,7 +144,8 @@ func TestReachIsNeverNarrower(t *testing.T) {
 		}
 		source := pick("consul", "file", "other")
 		of := ident.Shard{Source: source, Instance: pick("", "a", "ab", "z")}
-		permits := New(rules, "cluster.local")
+		home := ident.Shard{Source: pick("consul", "file"), Instance: pick("a", "ab", "z")}
+		permits := New(rules, "cluster.local", home)
 		reach := permits.Reach(of)
 		for range objects {
 			k := ident.Key{

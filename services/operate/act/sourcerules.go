@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"meshlog.dev/events"
+	"meshlog.dev/proto/ident"
 	configv1 "meshlog.dev/proto/meshlog/config/v1"
 	"meshlog.dev/services/internal/bus"
 	"meshlog.dev/services/internal/busauth"
@@ -72,7 +73,7 @@ type foldOnly struct {
 // limits returns what a policy lets watchers publish, and the parts of its rules that
 // only the fold enforces (ACL-3).
 func limits(p *configv1.MeshPolicy, roles []bus.Role) (map[bus.Role]busauth.Limit, []foldOnly) {
-	rules := permit.New(p.GetSourceRules(), "") // no host is compared, so none is completed
+	rules := permit.New(p.GetSourceRules(), "", ident.Shard{}) // no host is compared, so none is completed; a Reach needs no home
 	all := map[bus.Role]busauth.Limit{}
 	var parts []foldOnly
 	applied := make([]bool, len(p.GetSourceRules()))

@@ -136,7 +136,7 @@ func TestLimitsAreNeverNarrower(t *testing.T) {
 		if !limited {
 			continue
 		}
-		rules := permit.New(p.SourceRules, "cluster.local")
+		rules := permit.New(p.SourceRules, "cluster.local", ident.Shard{Source: pick("consul", "_a.b"), Instance: pick("eu.1", "=")})
 		for range 40 {
 			k := ident.Key{
 				Source: shard.Source, Instance: shard.Instance, Name: "x",
