@@ -109,6 +109,11 @@ func (r *Rules) Forbid(k ident.Key, m proto.Message) *problem.Diagnostic {
 	if len(rule.GetHosts()) == 0 || m == nil {
 		return nil
 	}
+	if vs, ok := m.(*networking.VirtualService); ok && len(vs.GetHosts()) == 0 {
+		d := forbidden("spec.hosts", fmt.Sprintf("%s may publish some hosts only, and a VirtualService without hosts has those of every VirtualService that delegates to it", k.Shard()))
+		d.Advice = "give it hosts, or permit delegates of this source by a rule of the kind VirtualService without hosts in source_rules of MeshPolicy default"
+		return d
+	}
 	for _, h := range r.hosts(k, m) {
 		if !matchAny(rule.GetHosts(), h.name) {
 			return forbidden(h.field, fmt.Sprintf("%s may not publish the host %q", k.Shard(), h.name))

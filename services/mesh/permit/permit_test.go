@@ -85,6 +85,8 @@ func TestRules(t *testing.T) {
 		"another policy, permitted":      {in("edge", key("file", "MeshPolicy")), nil, ""},
 		"another policy, no rules":       {in("inner", key("file", "MeshPolicy")), nil, ""},
 		"another policy, not trusted":    {in("east", key("consul", "MeshPolicy")), nil, "consul/east may not publish objects of kind MeshPolicy"},
+		"a delegate":                     {key("consul", "VirtualService"), &networking.VirtualService{}, "consul/dc1 may publish some hosts only, and a VirtualService without hosts has those of every VirtualService that delegates to it"},
+		"a delegate, no hosts in a rule": {key("kubernetes", "VirtualService"), &networking.VirtualService{}, ""},
 		"a namespace that matches":       {key("kubernetes", "Service"), nil, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
