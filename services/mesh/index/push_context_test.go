@@ -10,12 +10,14 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"meshlog.dev/proto/ident"
 	configv1 "meshlog.dev/proto/meshlog/config/v1"
 	"meshlog.dev/services/mesh/index"
 	. "meshlog.dev/services/mesh/meshtest"
+	"meshlog.dev/services/mesh/problem"
 	"meshlog.dev/services/mesh/proxy"
 	"meshlog.dev/services/mesh/world"
 )
@@ -129,6 +131,35 @@ func TestConflicts(t *testing.T) {
 				t.Errorf("losers (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// A raw resource without a namespace, which only a record made by hand can be, reaches no
+// proxy, and its object says so (XDS-7).
+func TestRawResourceWithoutNamespace(t *testing.T) {
+	resource, err := anypb.New(Cluster("stolen", 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	pc := PushContext(t, Object("Resource", "", "nowhere", &configv1.Resource{Resource: resource}), Put("root", Cluster("root", 1)))
+	for _, namespace := range []string{"", "shop"} {
+		class := index.Classify(pc, &proxy.Proxy{Type: proxy.Sidecar, Namespace: namespace})
+		var names []string
+		for _, selector := range class.Raw(ident.CDS).Selectors() {
+			for _, r := range pc.Read().Raw(ident.CDS, selector) {
+				names = append(names, r.Name)
+			}
+		}
+		if !slices.Equal(names, []string{"root"}) {
+			t.Errorf("a proxy of namespace %q gets %q, want only root", namespace, names)
+		}
+	}
+	want := []problem.Diagnostic{{
+		Severity: problem.Error, Code: "invalid", Key: ident.Key{Source: "file", Instance: "default", Kind: "Resource", Name: "nowhere"}, Field: "metadata.namespace",
+		Reason: "it has no namespace, and raw resources reach the proxies of their namespace", Advice: "write a namespace", Effect: "it is not served",
+	}}
+	if diff := cmp.Diff(want, pc.Diagnostics()); diff != "" {
+		t.Errorf("diagnostics (-want +got):\n%s", diff)
 	}
 }
 

@@ -1,6 +1,7 @@
 package index
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -71,11 +72,18 @@ func (s *settings) compareRaw(a, b *RawResource) int {
 	return world.Wins(s.priority, a.Key, a.Created, b.Key, b.Created)
 }
 
+// errNowhere refuses a resource without a namespace: a Selector without one selects
+// all proxies (XDS-7).
+var errNowhere = errors.New("it has no namespace, and raw resources reach the proxies of their namespace")
+
 // newRawResource reads a raw resource.
 func (s *settings) newRawResource(o world.Object) (*RawResource, error) {
 	spec, ok := o.Message.(*configv1.Resource)
 	if !ok {
 		return nil, fmt.Errorf("holds %T", o.Message)
+	}
+	if o.Key.Namespace == "" {
+		return nil, errNowhere
 	}
 	message, err := spec.GetResource().UnmarshalNew()
 	if err != nil {
@@ -90,6 +98,18 @@ func (s *settings) newRawResource(o world.Object) (*RawResource, error) {
 		return nil, fmt.Errorf("nodes: %w", err)
 	}
 	return &RawResource{o.Key, o.Created, t, name, selector, spec.GetResource().GetValue()}, nil
+}
+
+// unread reports a resource that newRawResource refused.
+func unread(k ident.Key, err error) []problem.Diagnostic {
+	d := problem.Diagnostic{
+		Severity: problem.Error, Code: "invalid", Key: k, Field: "spec.resource", Reason: err.Error(),
+		Advice: "correct the resource, which another build accepted", Effect: "it is not served",
+	}
+	if errors.Is(err, errNowhere) {
+		d.Field, d.Advice = "metadata.namespace", "write a namespace"
+	}
+	return []problem.Diagnostic{d}
 }
 
 // reach returns the only namespace whose proxies get raw resources of a

@@ -19,23 +19,20 @@ func (x rawIndex) next(t *transition, changes []change) rawIndex {
 	}
 	next, names := x, x.names.Edit(t.compareRaw)
 	for _, c := range changes {
-		var unread []problem.Diagnostic
+		var found []problem.Diagnostic
 		for o, after := range c.versions() {
 			r, err := t.newRawResource(*o)
 			switch {
 			case err == nil:
 				names.Keep(r.nameKey(), r, after)
 				if after {
-					unread = t.unreachable(r, o.Message.(*configv1.Resource).GetNodes())
+					found = t.unreachable(r, o.Message.(*configv1.Resource).GetNodes())
 				}
 			case after:
-				unread = []problem.Diagnostic{{
-					Severity: problem.Error, Code: "invalid", Key: c.Key, Field: "spec.resource", Reason: err.Error(),
-					Advice: "correct the resource, which another build accepted", Effect: "it is not served",
-				}}
+				found = unread(c.Key, err)
 			}
 		}
-		t.problem(about{resourceKind, "", c.Row()}, unread)
+		t.problem(about{resourceKind, "", c.Row()}, found)
 	}
 	next.names = names.Done()
 	next.remakeCells(t, x, names)
