@@ -111,8 +111,14 @@ func closedListener(l *listenerv3.Listener) *listenerv3.Listener {
 	if l.GetApiListener() != nil || s == nil || s.GetProtocol() != corev3.SocketAddress_TCP {
 		return nil
 	}
-	return &listenerv3.Listener{
+	closed := &listenerv3.Listener{
 		Name: l.GetName(), Address: l.GetAddress(), AdditionalAddresses: l.GetAdditionalAddresses(), BindToPort: l.GetBindToPort(),
 		TrafficDirection: l.GetTrafficDirection(), DefaultFilterChain: closedChain("", nil),
+		EnableReusePort: l.GetEnableReusePort(), // Envoy refuses an update that changes it
 	}
+	if reuse := l.GetEnableReusePort(); reuse != nil && !reuse.GetValue() { // or, without it, one that changes these
+		closed.SocketOptions, closed.Transparent, closed.Freebind = l.GetSocketOptions(), l.GetTransparent(), l.GetFreebind()
+		closed.TcpFastOpenQueueLength = l.GetTcpFastOpenQueueLength()
+	}
+	return closed
 }

@@ -40,20 +40,20 @@ func (c *Case) named(all []*suspect) []*suspect {
 	if changed := slices.DeleteFunc(slices.Clone(all), func(s *suspect) bool { return !s.changed }); len(changed) > 0 {
 		all = changed // clients do not reject what they have
 	}
-	longest := 0
-	var blamed []*suspect
 	texts := make([]map[string]bool, len(all))
 	with := map[string]int{} // the number of pieces with a text
 	for i, s := range all {
 		texts[i] = map[string]bool{}
 		textsOf(s.sent.ProtoReflect(), 0, func(text string) {
 			text = text[:min(len(text), maxText)]
-			if len(text) >= max(minText, longest) && text != c.Name && !texts[i][text] && mentions(c.Message, text) {
+			if len(text) >= minText && text != c.Name && !texts[i][text] && mentions(c.Message, text) {
 				texts[i][text] = true
 				with[text]++
 			}
 		})
 	}
+	longest := 0
+	var blamed []*suspect
 	for i, s := range all {
 		best := 0
 		for text := range texts[i] {

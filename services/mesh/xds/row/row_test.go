@@ -237,6 +237,27 @@ func TestClose(t *testing.T) {
 	}
 }
 
+// A closed listener keeps what Envoy refuses to change in an update: whether workers
+// share the port, and without that the options of the socket.
+func TestClosedListenerKeepsItsSocket(t *testing.T) {
+	for _, reuse := range []*wrapperspb.BoolValue{nil, wrapperspb.Bool(true), wrapperspb.Bool(false)} {
+		l := listener(chain("one", "a", true))
+		l.EnableReusePort, l.Freebind, l.Transparent = reuse, wrapperspb.Bool(true), wrapperspb.Bool(true)
+		l.SocketOptions, l.TcpFastOpenQueueLength = []*corev3.SocketOption{{Level: 1, Name: 9}}, wrapperspb.UInt32(5)
+		is := new(listenerv3.Listener)
+		if err := proto.Unmarshal(row.Whole(ident.LDS, encode(t, l), nil).Value, is); err != nil {
+			t.Fatal(err)
+		}
+		want := &listenerv3.Listener{Name: l.Name, Address: l.Address, BindToPort: l.BindToPort, EnableReusePort: reuse, DefaultFilterChain: is.GetDefaultFilterChain()}
+		if reuse != nil && !reuse.GetValue() {
+			want.Freebind, want.Transparent, want.SocketOptions, want.TcpFastOpenQueueLength = l.Freebind, l.Transparent, l.SocketOptions, l.TcpFastOpenQueueLength
+		}
+		if !proto.Equal(want, is) {
+			t.Errorf("reuse %v: served is %v, want %v", reuse, is, want)
+		}
+	}
+}
+
 // shape names the pieces of a resource, the closed ones with a !.
 func shape(m proto.Message) string {
 	var all []string
