@@ -420,6 +420,116 @@ func TestAnswersOfTheRole(t *testing.T) {
 	}
 }
 
+// A frontend that says in the server's words that a role has no process hides nobody
+// (BUS-2): the server would say so once for each role.
+func TestForgedNoResponders(t *testing.T) {
+	s := startServer(t, t.TempDir())
+	forged := make(chan struct{})
+	answerer(t, s, "ask.frontend", func(nc *nats.Conn, question *nats.Msg) {
+		for range 2 * len(reporting) {
+			publish(t, nc, &nats.Msg{Subject: question.Reply, Header: nats.Header{"Status": {"503"}}})
+		}
+		if err := nc.Flush(); err != nil {
+			t.Error(err)
+		}
+		close(forged)
+	})
+	answerer(t, s, "ask.builder", func(nc *nats.Conn, question *nats.Msg) {
+		<-forged
+		report, err := proto.Marshal(&reportv1.BuilderReport{Builder: "b", Peers: []*reportv1.Peer{{Name: "builder.b"}, {Name: "frontend.f1"}}})
+		if err != nil {
+			t.Error(err)
+		}
+		m := reported("builder.b", "", report)
+		m.Subject = question.Reply
+		publish(t, nc, m)
+	})
+	got, err := NewFleet(connect(t, s), "mesh", quiet).Reports(t.Context(), Summary)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(got.Builders) != 1 || len(got.Silent) != 1 || got.Silent[0].GetName() != "frontend.f1" {
+		t.Errorf("builders: %v, silent: %v; want b, and f1 silent", got.Builders, got.Silent)
+	}
+}
+
+// A process that sends answers without end costs a question a bounded time and a
+// bounded memory; the answers of other roles are complete, and the process is named.
+func TestEndlessAnswers(t *testing.T) {
+	for name, test := range map[string]struct {
+		limits
+		part string // of each message
+		data int    // bytes of each message
+		cut  string
+	}{
+		"parts":   {limits{askQuiet, askMost, 4 << 20}, "%d/2000000000", 100 << 10, `the answers of all frontends have more than 4096 KiB, and the rest is left out; "frontend.f1" sent the most`},
+		"names":   {limits{askQuiet, askMost, 1 << 20}, "", 0, `the answers of all frontends have more than 1024 KiB, and the rest is left out; "frontend.f`},
+		"time":    {limits{askQuiet, askQuiet, askBytes}, "%d/2000000000", 10, `answers still come after 300ms, and are left out; "frontend.f1" sent the most`},
+		"nothing": {limits{askQuiet, askMost, askBytes}, "503", 0, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := startServer(t, t.TempDir())
+			answerer(t, s, "ask.frontend", func(nc *nats.Conn, question *nats.Msg) {
+				for i := 1; t.Context().Err() == nil; i++ {
+					m := reported("frontend.f1", "", make([]byte, test.data))
+					switch test.part {
+					case "":
+						m.Header.Set(nameHeader, fmt.Sprint("frontend.f", i))
+					case "503":
+						m.Header = nats.Header{"Status": {"503"}}
+					default:
+						m.Header.Set(partHeader, fmt.Sprintf(test.part, i))
+					}
+					m.Subject = question.Reply
+					if err := errors.Join(nc.PublishMsg(m), nc.Flush()); err != nil {
+						return // the test has ended
+					}
+				}
+			})
+			answerer(t, s, "ask.builder", func(nc *nats.Conn, question *nats.Msg) {
+				m := reported("builder.b", "", nil)
+				m.Subject = question.Reply
+				publish(t, nc, m)
+			})
+			subjects := map[roleKind]string{builderRole: askSubject + "builder", frontendRole: askSubject + "frontend"}
+			taken := map[string]int{}
+			f := NewFleet(connect(t, s), "mesh", quiet)
+			lost, err := f.ask(t.Context(), subjects, &reportv1.ReportRequest{}, test.limits, func(name string, _ []byte) (bool, error) {
+				taken[name]++
+				return false, nil
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if cut := strings.Join(lost.cut, "\n"); !strings.HasPrefix(cut, test.cut) || (cut == "") != (test.cut == "") {
+				t.Errorf("cut: %q, want %q", lost.cut, test.cut)
+			}
+			if taken["builder.b"] != 1 || len(taken) > 1+test.bytes/messageBytes {
+				t.Errorf("%d answers, %d of the builder", len(taken), taken["builder.b"])
+			}
+		})
+	}
+}
+
+// answerer calls answer for each question on a subject, on a connection of its own.
+func answerer(t *testing.T, s *Server, subject string, answer func(nc *nats.Conn, question *nats.Msg)) {
+	t.Helper()
+	nc := connect(t, s)
+	if _, err := nc.Subscribe("meshlog.fleet.mesh."+subject, func(m *nats.Msg) { answer(nc, m) }); err != nil {
+		t.Fatal(err)
+	}
+	if err := nc.Flush(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func publish(t *testing.T, nc *nats.Conn, m *nats.Msg) {
+	t.Helper()
+	if err := nc.PublishMsg(m); err != nil {
+		t.Error(err)
+	}
+}
+
 // lines is a log that several goroutines write.
 type lines struct {
 	mu  sync.Mutex

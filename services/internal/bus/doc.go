@@ -46,4 +46,8 @@
 // An answer that is too large for a message is cut into several. Each has its number
 // in the header Meshlog-Part, such as 2/3; the asker joins their bytes by
 // Meshlog-Name. It drops an answer without all parts: the process is silent.
+//
+// Answerers are not trusted: a question takes at most 10 s and 128 MiB of the answers
+// of a role, and names the process that sent the most when it leaves answers out. It
+// ignores messages that say that nobody listens, which any answerer can send.
 package bus

@@ -2,6 +2,7 @@ package bus
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -19,7 +20,8 @@ const proxyQuiet = 2 * time.Second
 
 // Proxy asks the frontends with these ids for their state of a proxy. It returns
 // one reply for each stream, sorted by frontend, without the frontends that do not
-// answer within 2 s and without answers that are incomplete or unreadable.
+// answer within 2 s and without answers that are incomplete or unreadable. It
+// returns an error if the answers are too many or too large (see Reports).
 func (f *Fleet) Proxy(ctx context.Context, id string, frontends []string) ([]*reportv1.ProxyReply, error) {
 	if len(frontends) == 0 {
 		return nil, nil
@@ -27,7 +29,8 @@ func (f *Fleet) Proxy(ctx context.Context, id string, frontends []string) ([]*re
 	var replies []*reportv1.ProxyReply
 	waiting := slices.Clone(frontends)
 	q := &reportv1.ProxyRequest{Id: id}
-	_, err := f.ask(ctx, map[roleKind]string{frontendRole: proxySubject}, q, proxyQuiet, func(_ string, answer []byte) (bool, error) {
+	l := limits{quiet: proxyQuiet, most: askMost, bytes: askBytes}
+	lost, err := f.ask(ctx, map[roleKind]string{frontendRole: proxySubject}, q, l, func(_ string, answer []byte) (bool, error) {
 		r := new(reportv1.ProxyReply)
 		if err := proto.Unmarshal(answer, r); err != nil {
 			return false, err
@@ -41,6 +44,9 @@ func (f *Fleet) Proxy(ctx context.Context, id string, frontends []string) ([]*re
 		}
 		return len(waiting) == 0, nil
 	})
+	if err == nil && len(lost.cut) > 0 {
+		err = errors.New(strings.Join(lost.cut, "; "))
+	}
 	if err != nil {
 		return nil, fmt.Errorf("ask for proxy %s: %w", id, err)
 	}

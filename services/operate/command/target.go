@@ -168,12 +168,15 @@ func (t *Target) Reports(ctx context.Context, with bus.Detail) (*bus.Reports, er
 	return fleet.Reports(ctx, with)
 }
 
-// WarnSilent names on standard error the processes that reported before and do
-// not answer now.
+// WarnSilent says on standard error which processes reported before and do not
+// answer now, and why answers are left out.
 func (t *Target) WarnSilent(r *bus.Reports) {
 	for _, p := range r.Silent {
 		role, name, _ := strings.Cut(p.GetName(), ".")
 		fmt.Fprintf(t.Stderr, "%s %s reported %s and does not answer: its part is missing here.\n", role, name, Ago(time.Since(p.GetHeard().AsTime())))
+	}
+	for _, cut := range r.Cut {
+		fmt.Fprintf(t.Stderr, "Processes are missing here: %s.\n", cut)
 	}
 }
 

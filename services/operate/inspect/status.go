@@ -118,6 +118,9 @@ func status(ctx context.Context, s *command.Sources, now time.Time) (*statusView
 	for _, p := range s.Reports.Silent {
 		v.wrong("%s reported %s and does not answer", strings.Replace(p.GetName(), ".", " ", 1), command.Ago(now.Sub(p.GetHeard().AsTime())))
 	}
+	for _, cut := range s.Reports.Cut {
+		v.wrong("processes are missing here: %s", cut)
+	}
 	return v, nil
 }
 
