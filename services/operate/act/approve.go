@@ -187,13 +187,13 @@ func newEvent(command string, body events.Body) events.Event {
 }
 
 // waitFor waits until a version contains a record that was just appended, and
-// returns that version. It believes the log and the leader's ticks only.
+// returns that version.
 func waitFor(ctx context.Context, log events.Reader, fleet *bus.Fleet, seq uint64) (ident.Position, error) {
 	at, err := command.EpochOf(ctx, log, seq)
 	if err != nil {
 		return at, err
 	}
-	w := command.Wait{Fleet: fleet, Position: at, Ticks: true}
+	w := command.Wait{Fleet: fleet, Position: at}
 	if err := w.Run(ctx); err != nil {
 		return at, fmt.Errorf("no version shows it yet; /readyz of the builder says what it waits for: %w", err)
 	}

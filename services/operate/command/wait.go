@@ -21,13 +21,15 @@ import (
 
 // Wait waits until a position of the log is published, and until streams have
 // applied it. It compares positions by epoch and sequence: after a rewind a new
-// epoch begins with a smaller sequence, so a larger sequence proves nothing.
+// epoch begins with a smaller sequence, so a larger sequence proves nothing. It
+// believes only Newest and the leader's ticks about what is published: an answer of
+// a process proves nothing.
 type Wait struct {
 	Fleet     *bus.Fleet
 	Position  ident.Position
-	Quota     Quota  // zero: publishing is enough
-	Ticks     bool   // believe only the leader's ticks: any client can answer as a builder
-	Each      func() // if not nil, is called at the beginning and after each report, one call at a time
+	Quota     Quota          // zero: publishing is enough
+	Newest    ident.Position // the newest version when Run begins; zero: not known
+	Each      func()         // if not nil, is called at the beginning and after each report, one call at a time
 	frontends map[string]heard
 
 	// Published is the first version with the content of Position: Position
@@ -45,16 +47,6 @@ type heard struct {
 
 // ErrNoBuilder says that no builder reports.
 var ErrNoBuilder = errors.New("no builder answers, so nothing is published; is one running, and connected to this bus?")
-
-// PositionOf returns the position of a record that was just appended: its epoch
-// is that of the builder's fold.
-func PositionOf(r *bus.Reports, seq uint64) (ident.Position, error) {
-	b := Newest(r.Builders)
-	if b == nil {
-		return ident.Position{}, ErrNoBuilder
-	}
-	return ident.Position{Epoch: b.GetPosition().GetEpoch(), Seq: seq}, nil
-}
 
 // Run returns nil when the position is published and enough streams have applied
 // it.
@@ -75,7 +67,7 @@ func (w *Wait) Run(ctx context.Context) error {
 			w.Each()
 		}
 	}
-	step(func() {})
+	step(func() { w.setHead(w.Newest, w.Newest) })
 	g, listening := errgroup.WithContext(listening)
 	g.Go(func() error {
 		return w.Fleet.Ticks(listening, func(t *reportv1.Tick) {
@@ -93,9 +85,6 @@ func (w *Wait) Run(ctx context.Context) error {
 		step(func() {
 			for _, f := range r.Frontends {
 				w.addReport(f)
-			}
-			if b := Newest(r.Builders); b != nil && !w.Ticks {
-				w.setHead(store.VersionOf(b.GetHead()), store.VersionOf(b.GetHead()))
 			}
 		})
 		return nil

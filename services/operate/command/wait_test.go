@@ -6,8 +6,11 @@ import (
 	"testing"
 
 	"github.com/nats-io/nats.go"
+	"google.golang.org/protobuf/proto"
 
 	"meshlog.dev/proto/ident"
+	reportv1 "meshlog.dev/proto/meshlog/report/v1"
+	snapshotv1 "meshlog.dev/proto/meshlog/snapshot/v1"
 	"meshlog.dev/services/internal/bus"
 )
 
@@ -47,5 +50,41 @@ func TestWaitReached(t *testing.T) {
 	w := Wait{Fleet: bus.NewFleet(nc, "mesh", slog.New(slog.DiscardHandler)), Position: at, Published: at}
 	if err := w.Run(t.Context()); err != nil {
 		t.Errorf("Run = %v", err)
+	}
+}
+
+// What a process answers under a builder's name does not end a wait (BUS-7): the
+// leader's ticks do.
+func TestWaitBelievesTicks(t *testing.T) {
+	nc := connect(t)
+	quiet := slog.New(slog.DiscardHandler)
+	fleet := bus.NewFleet(nc, "mesh", quiet)
+	answer, err := proto.Marshal(&reportv1.BuilderReport{
+		Builder: "b", Leader: true, Head: &snapshotv1.Version{Epoch: 9, Seq: 900}, Position: &snapshotv1.Version{Epoch: 9, Seq: 900},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := nc.Subscribe("meshlog.fleet.mesh.ask.builder", func(question *nats.Msg) {
+		m := &nats.Msg{Subject: question.Reply, Header: nats.Header{"Meshlog-Name": {"builder.b"}}, Data: answer}
+		if err := nc.PublishMsg(m); err != nil {
+			t.Error(err)
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	w := Wait{Fleet: fleet, Position: ident.Position{Epoch: 2, Seq: 3}, Newest: ident.Position{Epoch: 1, Seq: 100}}
+	heard := 0
+	w.Each = func() {
+		if heard++; heard == 1 {
+			return // nothing has been heard
+		}
+		head := &snapshotv1.Version{Epoch: 2, Seq: 4}
+		if err := fleet.Tick(t.Context(), &reportv1.Tick{Leader: "b", Head: head, Position: head}); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := w.Run(t.Context()); err != nil || w.Head != (ident.Position{Epoch: 2, Seq: 4}) {
+		t.Errorf("the wait ended with version %s (%v), want 2.4, of the tick", w.Head, err)
 	}
 }

@@ -10,6 +10,8 @@ import (
 	snapshotv1 "meshlog.dev/proto/meshlog/snapshot/v1"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
+	"meshlog.dev/events"
+	"meshlog.dev/events/memlog"
 	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/internal/bus"
 	"meshlog.dev/services/mesh/xds"
@@ -228,5 +230,17 @@ func TestTableOfUnknownType(t *testing.T) {
 	rows := c.table(command.NewOutput(io.Discard, command.Table))
 	if len(rows.Head) != 1 || rows.Head[0] != "NAME" {
 		t.Errorf("head %v", rows.Head)
+	}
+}
+
+// "latest" is a position of the log alone, however many epochs a process invents (BUS-7).
+func TestLatestIsOfTheLog(t *testing.T) {
+	log := memlog.New(time.Now)
+	begin := events.Event{ID: "segment", Observed: at, Body: &events.Segment{Epoch: 2, Build: "test"}}
+	if _, err := log.Append(t.Context(), []events.Event{begin}, events.Fence{}); err != nil {
+		t.Fatal(err)
+	}
+	if at, err := lastPosition(t.Context(), log); err != nil || at != (ident.Position{Epoch: 2, Seq: 1}) {
+		t.Errorf("latest is %s (%v), want 2.1", at, err)
 	}
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"meshlog.dev/events"
 	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/internal/bus"
 	"meshlog.dev/services/operate/command"
@@ -53,13 +54,22 @@ names the proxies that lag, and why.`,
 			return err
 		}
 		if args[0] == command.Latest {
-			w.Position, err = lastPosition(ctx, e)
+			w.Position, err = latest(ctx, e)
 		} else if w.Position, err = ident.ParsePosition(args[0]); err != nil {
 			err = command.Usage("%w, or %q", err, command.Latest)
 		}
 		if err != nil {
 			return err
 		}
+		chain, err := e.Chain(ctx)
+		if err != nil {
+			return err
+		}
+		head, err := command.Head(ctx, chain)
+		if err != nil {
+			return err
+		}
+		w.Newest = head.Version
 		if w.Fleet, err = e.Fleet(); err != nil {
 			return err
 		}
@@ -67,27 +77,27 @@ names the proxies that lag, and why.`,
 	})
 }
 
-// lastPosition returns the position of the last record, latestAfter from now.
-func lastPosition(ctx context.Context, e *command.Env) (at ident.Position, err error) {
-	reports, err := e.Reports(ctx, bus.Summary)
-	if err != nil {
-		return at, err
-	}
+// latest returns the lastPosition of the mesh.
+func latest(ctx context.Context, e *command.Env) (ident.Position, error) {
 	log, err := e.Log(ctx)
 	if err != nil {
-		return at, err
+		return ident.Position{}, err
 	}
-	if at, err = command.PositionOf(reports, 0); err != nil {
-		return at, err
-	}
+	return lastPosition(ctx, log)
+}
+
+// lastPosition returns the position of the last record, latestAfter from now.
+func lastPosition(ctx context.Context, log events.Reader) (ident.Position, error) {
 	select {
 	case <-time.After(latestAfter):
 	case <-ctx.Done():
-		return at, ctx.Err()
+		return ident.Position{}, ctx.Err()
 	}
 	bounds, err := log.Bounds(ctx)
-	at.Seq = bounds.Last
-	return at, err
+	if err != nil {
+		return ident.Position{}, err
+	}
+	return command.EpochOf(ctx, log, bounds.Last)
 }
 
 type wait struct {
