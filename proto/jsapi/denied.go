@@ -83,10 +83,16 @@ func Denied(nc *nats.Conn, subjects ...string) error {
 // Watch returns a context that ends, with a *DeniedError as its cause, if the
 // server denies a request to one of these subjects (see Denied). The server
 // reports that to the connection, so the request itself would wait until its
-// deadline. Call the function that it returns when the request has ended.
+// deadline. A publish that was denied before does not count: the connection keeps
+// its last error. Call the function that it returns when the request has ended.
 func Watch(ctx context.Context, nc *nats.Conn, subjects ...string) (context.Context, context.CancelFunc) {
 	ctx, deny := context.WithCancelCause(ctx)
+	before := nc.LastError()
 	look := time.AfterFunc(denialWait, func() {
+		last := nc.LastError()
+		if d := AsDenied(nc, last); d != nil && d.Publish && last == before {
+			return
+		}
 		if err := Denied(nc, subjects...); err != nil {
 			deny(err)
 		}

@@ -50,7 +50,8 @@ type Publisher struct {
 	session session
 	source  source
 	warm    warm
-	stuck   error // why an append is being retried; nil: no retry
+	stuck   error                     // why an append is being retried; nil: no retry
+	permits func(events.Subject) bool // nil: everything is permitted, or nothing is known
 	// When the log had all of the last listing, and of the last change.
 	listed, changedAt time.Time
 
@@ -73,6 +74,10 @@ type session struct {
 	waiting backlog
 	// refused are objects that no log accepts, with the reason.
 	refused map[ident.Key]string
+	// denied are objects that the bus does not let this publisher append. withheld:
+	// the listing lacked some of them, so it was partial.
+	denied   map[ident.Key]struct{}
+	withheld bool
 }
 
 // source is the state of the watcher's runs.
@@ -122,6 +127,8 @@ func (p *Publisher) Run(ctx context.Context) error {
 			p.in.Rest()
 			p.log.Warn("another holder publishes for the shard", "session", p.session.name)
 			p.lost, p.session, p.source = true, session{}, source{}
+		case errors.Is(err, errNarrowed):
+			p.log.Warn("session ends", "session", p.session.name, "reason", err)
 		case errors.Is(err, errAbandoned):
 			p.log.Error("session given up", "session", p.session.name, "error", err)
 			if err := p.sleep(ctx, p.in.Now().Add(maxRetryPause)); err != nil {
@@ -309,6 +316,7 @@ func (p *Publisher) diagnostics() []problem.Diagnostic {
 			Advice: "shorten the name or the namespace", Effect: "the object is left out",
 		})
 	}
+	ds = append(ds, p.denials()...)
 	if p.source.err != nil {
 		ds = append(ds, problem.Diagnostic{
 			Severity: problem.Error, Code: "source-down", Reason: p.source.err.Error(),

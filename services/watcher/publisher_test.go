@@ -151,6 +151,8 @@ type options struct {
 	faulty func(watcher.Log) watcher.Log
 	leader watcher.Leader
 	tracer *tracing.Tracer
+
+	permissions watcher.Permissions
 }
 
 // start runs a publisher in the bubble of a synctest.
@@ -180,7 +182,7 @@ func start(t *testing.T, s *source, o options) *rig {
 			Shard: shard, Holder: o.holder, Log: log, Leader: o.leader,
 			NewID: func() string { return o.id }, Logger: slog.New(slog.DiscardHandler),
 			OnState: func(s watcher.State) { r.mu.Lock(); defer r.mu.Unlock(); r.last = s },
-			Watcher: s, ListingRequests: r.requests, Tracer: o.tracer,
+			Watcher: s, ListingRequests: r.requests, Tracer: o.tracer, Permissions: o.permissions,
 		})
 	}()
 	r.stop = func() error { cancel(); return <-ended }

@@ -18,6 +18,8 @@ type Config struct {
 	Holder string
 	Log    Log
 	Leader Leader
+	// Permissions are nil if the log takes all objects of the shard.
+	Permissions Permissions
 	// NewID makes a unique name; nil: a random one.
 	NewID  func() string
 	Logger *slog.Logger // nil: slog.Default

@@ -140,7 +140,14 @@ func (p *Publisher) send(ctx context.Context, changes []change, atomic bool, bef
 		if atomic || len(part) >= many {
 			try = p.appendChunk
 		}
-		if err := p.persist(ctx, func() error { return try(ctx, group) }); err != nil {
+		err := p.persist(ctx, func() error {
+			err := try(ctx, group)
+			if err != nil && ctx.Err() == nil && p.narrowed(ctx, group) {
+				return errNarrowed
+			}
+			return err
+		})
+		if err != nil {
 			return err
 		}
 		p.cfg.Metrics.events.Add(float64(len(group)))
@@ -276,7 +283,7 @@ func (p *Publisher) persist(ctx context.Context, try func() error) error {
 			return nil
 		case ctx.Err() != nil:
 			return ctx.Err()
-		case errors.Is(err, events.ErrConflict), errors.Is(err, events.ErrClosed), errors.Is(err, errAbandoned), isRefusal(err):
+		case errors.Is(err, events.ErrConflict), errors.Is(err, events.ErrClosed), errors.Is(err, errAbandoned), errors.Is(err, errNarrowed), isRefusal(err):
 			return err
 		}
 		if p.stuck == nil {

@@ -42,7 +42,7 @@ func (p *Publisher) begin(ctx context.Context, head uint64) error {
 	}
 	p.session = session{
 		name: fmt.Sprintf("%s-%d", p.id, p.sessions), ctl: head,
-		sent: newShadow(nil), refused: map[ident.Key]string{},
+		sent: newShadow(nil), refused: map[ident.Key]string{}, denied: map[ident.Key]struct{}{},
 	}
 	err := p.control(ctx, p.session.name+"/begin", "", &events.Begin{
 		Shard: p.cfg.Shard, Session: p.session.name, Holder: p.cfg.Holder,
@@ -51,6 +51,7 @@ func (p *Publisher) begin(ctx context.Context, head uint64) error {
 		return err
 	}
 	failpoint.At(failpoint.WatcherBegun)
+	p.learn(ctx)
 	p.cfg.Metrics.sessions.Inc()
 	p.lost = false
 	if p.warm.since == 0 {
@@ -114,8 +115,16 @@ func (p *Publisher) list(ctx context.Context, l Listing) (err error) {
 	for k, c := range changes {
 		// The digests do not cover other kinds: the leader may lack any of them.
 		if listed.Has(c.bucket) || !p.session.sent.kinds.Cover(k.Kind) {
+			if !p.permitted(k) {
+				p.session.sent.set(k, c.bucket, ident.Hash{})
+				p.refuse(c)
+				continue
+			}
 			send = append(send, c)
 		}
+	}
+	if len(p.session.denied) > 0 { // the log may have other values of them, which the listing must not remove
+		p.session.partial, p.session.withheld = true, true
 	}
 	slices.SortFunc(send, func(a, b change) int { return compareKeys(a.key, b.key) })
 	trace, ended := p.trace(send)
@@ -127,7 +136,7 @@ func (p *Publisher) list(ctx context.Context, l Listing) (err error) {
 	if p.session.over != "" {
 		return nil
 	}
-	p.log.Info("listed", "session", p.session.name, "keys", len(changes), "sent", len(send), "partial", l.Partial, "kinds", len(p.session.sent.kinds))
+	p.log.Info("listed", "session", p.session.name, "keys", len(changes), "sent", len(send), "partial", p.session.partial, "kinds", len(p.session.sent.kinds))
 	if err := p.alive(ctx, listed, trace); err != nil {
 		return err
 	}
@@ -182,6 +191,7 @@ func (p *Publisher) follow(ctx context.Context) error {
 			if err := p.alive(ctx, events.BucketSet{}, ""); err != nil {
 				return err
 			}
+			p.askAgain(ctx)
 		}
 	}
 }
@@ -284,6 +294,11 @@ func (p *Publisher) queue(c change) bool {
 	known = known || !s.partial && s.sent.kinds.Cover(c.key.Kind) // else the log may have a key that was not listed
 	if sent == c.hash && known {
 		s.waiting.drop(c.key)
+		p.release(c.key)
+		return false
+	}
+	if !p.permitted(c.key) {
+		p.refuse(c)
 		return false
 	}
 	if w, ok := s.waiting.changes[c.key]; !ok || w.hash != c.hash {
@@ -297,7 +312,7 @@ func (p *Publisher) queue(c change) bool {
 func (p *Publisher) relisted(l Listing) {
 	s := &p.session
 	switch {
-	case s.partial && !l.Partial:
+	case s.partial && !s.withheld && !l.Partial:
 		s.over = "what was unreadable can be read"
 		return
 	case !s.sent.kinds.Equal(events.KindsOf(l.Kinds...)):
@@ -313,6 +328,11 @@ func (p *Publisher) relisted(l Listing) {
 		}
 		for _, k := range absent(&s.sent, &s.waiting, listed) {
 			set = append(set, Object{Kind: k.Kind, Namespace: k.Namespace, Name: k.Name, Delete: true, Observed: p.in.Now()})
+		}
+		for k := range s.denied {
+			if !listed[k] {
+				p.release(k)
+			}
 		}
 	}
 	p.changed(set)

@@ -41,7 +41,7 @@ func (s *Stream) tryAgain(all []lacking) {
 			continue
 		}
 		delete(l.w.heldBack, l.name)
-		if !l.w.whole && l.w.covers(l.name) {
+		if l.w.covers(l.name) {
 			l.w.except(l.name).owe()
 		}
 		l.w.touch()

@@ -122,7 +122,7 @@ func (r Role) Permissions(domain string) Permissions {
 	switch r.kind {
 	case watcherRole:
 		shard := r.shardTokens()
-		p.Publish = append(p.Publish, prefix+digestsSubject, prefix+reportSubject+watcherName(anyToken, shard))
+		p.Publish = append(p.Publish, prefix+digestsSubject, prefix+reportSubject+watcherName(anyToken, shard), userInfo)
 		p.Subscribe = append(p.Subscribe, prefix+listingSubject+shard, prefix+askSubject+string(r.kind))
 		p.Answers = true
 	case builderRole:
@@ -160,14 +160,14 @@ const (
 	Asked               // a request, which a process of another role answers
 	Gathered            // a request, which many processes answer, or one with several messages
 	Told                // a message to other roles, without an answer
-	Inside              // a reply
+	Inside              // a reply, or a request that the client's server answers
 )
 
 // WayOf returns the way of the messages under a subject of Permissions.
 func WayOf(domain, subject string) Way {
 	after, fleet := strings.CutPrefix(subject, fleetPrefix(domain))
 	switch {
-	case isInbox(subject):
+	case isInbox(subject), subject == userInfo:
 		return Inside
 	case !fleet:
 		return Stored

@@ -80,6 +80,13 @@ func TestLimit(t *testing.T) {
 		if may && err != nil || !may && !errors.As(err, new(*jsapi.DeniedError)) {
 			t.Errorf("%s appends %+v: %v, want accepted: %t", shard, body, err, may)
 		}
+		permitted, err := bus.Permitted(t.Context(), conns[shard])
+		must(t, err)
+		subject, err := events.SubjectOf(events.Event{Body: body})
+		must(t, err)
+		if got := permitted(subject.In("mesh")); got != may {
+			t.Errorf("%s, %+v: the server says %t, and does %t", shard, body, got, may)
+		}
 	}
 	for shard := range conns {
 		try(shard, object(shard, "Pod", "shop"), true)

@@ -43,8 +43,8 @@ without that too. A permission is for one name or for all names, so the command
 prints which rules only the fold enforces. The file may hold other objects. Give it
 the policy that counts in the mesh, give --policy with every run, and run the command
 again when the policy changes: before you publish a policy that permits more, and
-after you have published one that permits less. While the bus refuses an object that
-a watcher reads, all changes of the watcher wait.
+after you have published one that permits less. An object that the bus refuses keeps
+its last good value; ` + "`meshlog diagnostics`" + ` shows it as denied, with what to do.
 
 With --routes it also writes what the servers of a cluster need to know each other:
 routes.conf, for the cluster block of their configuration, with their password and

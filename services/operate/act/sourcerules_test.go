@@ -10,9 +10,11 @@ import (
 	"testing"
 
 	"meshlog.dev/events"
+	"meshlog.dev/events/natslog"
 	"meshlog.dev/proto/ident"
 	configv1 "meshlog.dev/proto/meshlog/config/v1"
 	"meshlog.dev/services/internal/bus"
+	"meshlog.dev/services/internal/process"
 	"meshlog.dev/services/mesh/permit"
 	"meshlog.dev/services/operate/operatetest"
 	"meshlog.dev/store/natsfeed"
@@ -179,8 +181,8 @@ func matches(wide, subject string) bool {
 }
 
 // ACL-3: a running watcher obeys the permissions of a policy once the servers have loaded
-// them: its changes arrive, and an object that the bus refuses is named and holds its later
-// changes up, until the bus allows the object. What is served stays.
+// them: its changes arrive, and an object that the bus refuses is named and holds no other
+// back. Once the bus allows it, it is published without a restart.
 func TestBusAuthPolicyOfARunningWatcher(t *testing.T) {
 	t.Parallel()
 	shard := ident.Shard{Source: "file", Instance: "default"}
@@ -213,11 +215,22 @@ func TestBusAuthPolicyOfARunningWatcher(t *testing.T) {
 	const gateway = "apiVersion: networking.istio.io/v1\nkind: Gateway\nmetadata: {name: edge, namespace: prod}\n" +
 		"spec: {selector: {app: edge}, servers: [{port: {number: 80, name: http, protocol: HTTP}, hosts: [\"*\"]}]}\n"
 	operatetest.WriteFiles(t, m.config, map[string]string{"gateway.yaml": gateway})
-	if refusal := m.events.Wait(t, "cannot append; trying again", "error"); !strings.Contains(refusal, "may not publish to meshlog.ev.mesh.file.default.Gateway.prod") {
-		t.Errorf("the watcher waits because of %q, want the subject of the Gateway", refusal)
+	if subject := m.events.Wait(t, "the bus refuses an object; the others are published", "subject"); subject != "file.default.Gateway.prod" {
+		t.Errorf("the bus refuses %q, want the subject of the Gateway", subject)
 	}
 	m.offer("10.0.0.3")
-	m.served(chain, "10.0.0.2")
-	load("ServiceEntry, Gateway")
 	m.served(chain, "10.0.0.3")
+	load("ServiceEntry, Gateway")
+	if reason := m.events.Wait(t, "session ends", "reason"); reason != "the bus permits objects that it refused" {
+		t.Errorf("the session ends: %s", reason)
+	}
+	m.events.Wait(t, "listed", "sent")
+	log, err := natslog.Open(t.Context(), operator, natslog.Options{Domain: process.DefaultDomain})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	if _, err := log.Last(t.Context(), "file.default.Gateway.prod"); err != nil {
+		t.Errorf("the Gateway: %v", err)
+	}
 }

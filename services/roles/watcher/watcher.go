@@ -12,6 +12,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"meshlog.dev/events"
 	"meshlog.dev/events/natslog"
 	"meshlog.dev/proto/ident"
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
@@ -82,8 +83,9 @@ func Run(ctx context.Context, o Options) error {
 		process.Stage{func(ctx context.Context) error {
 			return watcher.Run(ctx, watcher.Config{
 				Shard: o.Shard, Holder: o.Holder, Watcher: o.Watcher, Leader: fleet,
-				Log:    &watcher.Limited{Log: log, Shard: o.Shard, Percent: cmp.Or(o.LogShare, DefaultSettings().LogShare), Usage: usage{log, fleet}},
-				Logger: logger, ListingRequests: requests, Metrics: metrics, Tracer: tracing.New(o.Process.Traces, "watcher"),
+				Log:         &watcher.Limited{Log: log, Shard: o.Shard, Percent: cmp.Or(o.LogShare, DefaultSettings().LogShare), Usage: usage{log, fleet}},
+				Permissions: w,
+				Logger:      logger, ListingRequests: requests, Metrics: metrics, Tracer: tracing.New(o.Process.Traces, "watcher"),
 				OnState: func(s watcher.State) { w.state.Store(&s); reporter.Changed() },
 			})
 		}},
@@ -134,6 +136,7 @@ type running struct {
 	Options
 	nc    atomic.Pointer[bus.Conn]
 	state atomic.Pointer[watcher.State]
+	asked atomic.Bool // the permissions are known
 }
 
 // request passes on a request for a listing, unless it is about an earlier session
@@ -156,12 +159,30 @@ func life(session string) string {
 	return id
 }
 
+// Permits implements watcher.Permissions.
+func (w *running) Permits(ctx context.Context) (func(events.Subject) bool, error) {
+	permitted, err := bus.Permitted(ctx, w.nc.Load())
+	if err != nil {
+		return nil, err
+	}
+	w.asked.Store(true)
+	return func(s events.Subject) bool { return permitted(s.In(w.Domain)) }, nil
+}
+
+// reports reports whether an error of the connection is about objects that the
+// publisher knows to be refused, and reports until they are permitted or gone.
+func (w *running) reports(err error) bool {
+	own := strings.TrimSuffix(events.ShardSubjects(w.Shard).In(w.Domain), ">")
+	subject, denied := bus.DeniedPublish(err)
+	return w.asked.Load() && denied && strings.HasPrefix(subject, own)
+}
+
 func (w *running) ready() error {
 	nc := w.nc.Load()
 	if nc == nil {
 		return bus.ErrNotConnected
 	}
-	if err := bus.Ready(nc); err != nil {
+	if err := bus.Ready(nc); err != nil && !w.reports(err) {
 		return err
 	}
 	switch s := w.state.Load(); s.Phase {
