@@ -262,7 +262,7 @@ func TestMetadataIsShared(t *testing.T) {
 func TestMetadataOfAddress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := start(t, "f1", shop(t), withLimits(func(l *frontend.Limits) { l.StreamsPerAddress = 4 })) // 128 KiB
-		for i, want := range []codes.Code{codes.OK, codes.OK, codes.InvalidArgument} {
+		for i, want := range []codes.Code{codes.OK, codes.OK, codes.Unavailable} {
 			n := node(fmt.Sprint("web-", i), "web")
 			n.Metadata = texts(60_000 + i)
 			e := f.connect(n)
@@ -270,6 +270,9 @@ func TestMetadataOfAddress(t *testing.T) {
 			if _, err := e.stream.Recv(); status.Code(err) != want {
 				t.Errorf("proxy %d: %v, want %v", i, err, want)
 			}
+		}
+		if got := f.counted("meshlog_frontend_streams_refused_total"); got != 1 {
+			t.Errorf("%v refusals are counted, want 1", got)
 		}
 	})
 }
@@ -396,6 +399,53 @@ func TestClassLimit(t *testing.T) {
 		synctest.Wait()
 		if _, err := join(19); err != nil {
 			t.Errorf("after the other proxies have left: %v", err)
+		}
+	})
+}
+
+// The clients behind one address have a tenth of the classes at most, so that new
+// classes of others are served. Classes that are kept are served to all (XDS-3).
+func TestClassesOfOneAddress(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		mesh := newMesh(t)
+		changes := []Change{Put("all", Cluster("all", 1))}
+		for i := range 100 {
+			changes = append(changes, PutFor(fmt.Sprint("one", i), Group(fmt.Sprint("group", i)), Cluster(fmt.Sprint("one", i), 1)))
+		}
+		mesh.Publish(changes...)
+		f := start(t, "f1", mesh, withLimits(func(l *frontend.Limits) { l.Classes = 100 }))
+		join := func(host byte, group int) (*envoy, error) {
+			from := &net.TCPAddr{IP: net.IPv4(192, 0, 2, host), Port: 40000}
+			e := connect(t, f.dialFrom(from, nil), node(fmt.Sprint("web-", group), fmt.Sprint("group", group)))
+			e.ask(ident.CDS)
+			_, err := e.stream.Recv()
+			return e, err
+		}
+		var open []*envoy
+		for i := range 90 {
+			e, err := join(1, i)
+			if err == nil {
+				open = append(open, e)
+			} else if status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "address 192.0.2.1 have 10 already") {
+				t.Errorf("got %v", err)
+			}
+		}
+		if len(open) != 7 { // three classes are of all, and each proxy has one of its own
+			t.Errorf("one address has %d proxies with classes of their own, want 7", len(open))
+		}
+		if got := f.counted("meshlog_frontend_streams_refused_total"); got != 83 {
+			t.Errorf("%v refusals are counted, want 83", got)
+		}
+		if _, err := join(2, 99); err != nil {
+			t.Errorf("a new class of another address: %v", err)
+		}
+		if _, err := join(1, 99); err != nil {
+			t.Errorf("a class of another address: %v", err)
+		}
+		open[6].cancel()
+		synctest.Wait()
+		if _, err := join(1, 50); err != nil {
+			t.Errorf("after a proxy of the address has left: %v", err)
 		}
 	})
 }

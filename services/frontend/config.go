@@ -65,7 +65,8 @@ type Limits struct {
 	StreamsPerIdentity int
 	// Classes is for how many classes of proxies, counted for each type of
 	// resource, resources are kept; 0: no limit. A proxy that would need more is
-	// refused with UNAVAILABLE.
+	// refused with UNAVAILABLE. Those behind one limited address, or with one limited
+	// identity, have a tenth.
 	Classes int
 	// FirstAnswers is how many streams may be in their first responses at a
 	// time: sent and not acknowledged, for 250 ms at most. More wait in the

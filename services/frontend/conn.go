@@ -167,7 +167,9 @@ func (c *conn) enter(r *request) (err error) {
 	if !ok {
 		return err
 	}
-	if c.proxy, c.about, err = readNode(r.node, c.server.metadata, c.share.address); err != nil {
+	if c.proxy, c.about, err = readNode(r.node, c.server.metadata, c.share.address); errors.As(err, new(*limitError)) {
+		return c.server.refuse(c.address, err)
+	} else if err != nil {
 		return c.server.refuseRequest(c.address, "node", codes.InvalidArgument, err)
 	}
 	c.proxy.Delta = c.mode.delta
@@ -175,7 +177,7 @@ func (c *conn) enter(r *request) (err error) {
 		c.server.identityMismatch(c.proxy.ID, c.address, err)
 		return status.Error(codes.PermissionDenied, err.Error())
 	}
-	if err := c.server.admit(c.proxy); err != nil {
+	if err := c.server.admit(c); err != nil {
 		return c.server.refuse(c.address, err)
 	}
 	received := r.size
@@ -185,7 +187,7 @@ func (c *conn) enter(r *request) (err error) {
 		return c.server.refuse(c.address, err)
 	}
 	// Other streams that waited may have made all classes that there is room for.
-	if err := c.server.admit(c.proxy); err != nil {
+	if err := c.server.admit(c); err != nil {
 		c.server.admission.release(c.share.address)
 		return c.server.refuse(c.address, err)
 	}
@@ -227,7 +229,7 @@ func (c *conn) first(r *request) (ok bool, err error) {
 func (c *conn) begin() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.client = c.server.cache.Join(c.proxy, c.changed)
+	c.client = c.server.cache.Join(c.proxy, c.changed, c.payers()...)
 	c.state = stream.New(c.config(), c.client.View())
 	c.toReport = true
 }

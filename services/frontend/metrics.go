@@ -80,9 +80,9 @@ func (m *Metrics) ofStreams() {
 	m.unanswered = m.gauge("meshlog_frontend_unanswered_seconds", "Age in seconds of the oldest response without an answer. If above 20: that proxy warms or is stuck; `meshlog proxy-status` names it.")
 	m.opening = m.gauge("meshlog_frontend_streams_opening", "Streams that have sent no request yet; each ends after 5 s. If many: a client opens streams that it does not use.")
 	m.refused = collect(m, prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "meshlog_frontend_streams_refused_total", Help: "New streams refused, by reason: admission (too many at once: add frontends, or raise --streams-per-second), address, connections or identity (one client has too many: the log names it; raise --streams-per-address or --streams-per-identity if it is a gateway of many), classes (a proxy would need resources of its own: see meshlog_frontend_max_classes), stranger (its certificate is for a service account of which it is no Pod or WorkloadEntry), not-ready (draining, or no version yet).",
+		Name: "meshlog_frontend_streams_refused_total", Help: "New streams refused, by reason: admission (too many at once: add frontends, or raise --streams-per-second), address, connections or identity (one client has too many: the log names it; raise --streams-per-address or --streams-per-identity if it is a gateway of many), classes (a proxy would need resources of its own: see meshlog_frontend_max_classes), class-share (so would one whose address or identity has a tenth of them: the log names it), metadata (the clients of an address have too much: the log names it), stranger (its certificate is for a service account of which it is no Pod or WorkloadEntry), not-ready (draining, or no version yet).",
 	}, []string{"reason"}))
-	for _, reason := range []string{"admission", "address", "identity", "connections", "classes", "stranger", "not-ready"} {
+	for _, reason := range []string{"admission", "address", "identity", "connections", "classes", "class-share", "metadata", "stranger", "not-ready"} {
 		m.refused.WithLabelValues(reason)
 	}
 	m.refusedRequests = collect(m, prometheus.NewCounterVec(prometheus.CounterOpts{

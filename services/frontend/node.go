@@ -8,6 +8,8 @@ import (
 	"unicode/utf8"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
@@ -207,8 +209,9 @@ func (t *metadataTable) take(raw []byte, of *holder) (*metadata, error) {
 	}
 	cost := len(raw) + costOfValue*valuesOf(raw)
 	if !of.addMetadata(cost) {
-		return nil, fmt.Errorf("the proxies behind this address have too much metadata in all, %d KiB for each stream that the address may have: give the proxies less metadata, or raise --streams-per-address",
-			metadataShare>>10)
+		return nil, &limitError{"metadata", status.Errorf(codes.Unavailable,
+			"the proxies behind this address have too much metadata in all, %d KiB for each stream that the address may have: give the proxies less metadata, or raise --streams-per-address",
+			metadataShare>>10)}
 	}
 	m := &metadata{key: key, fields: new(structpb.Struct), users: 1, cost: cost, holder: of}
 	if err := unmarshal(raw, m.fields); err != nil {

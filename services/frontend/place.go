@@ -18,6 +18,19 @@ type place struct {
 	address string
 }
 
+// payers are those for whose shares of --classes the classes of the stream's proxy
+// count: its address and its identity, if their streams are limited.
+func (c *conn) payers() []string {
+	var all []string
+	if l := c.server.cfg.Limits; c.place.address != "" && l.StreamsPerAddress > 0 {
+		all = append(all, "address "+c.place.address)
+	}
+	if l := c.server.cfg.Limits; c.place.identity != "" && l.StreamsPerIdentity > 0 {
+		all = append(all, "identity "+c.place.identity)
+	}
+	return all
+}
+
 // maxRejectors is how many proxies a verdict names.
 const maxRejectors = 8
 

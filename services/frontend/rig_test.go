@@ -52,11 +52,24 @@ type pipes struct {
 
 func newPipes() *pipes { return &pipes{conns: make(chan net.Conn), closed: make(chan struct{})} }
 
+// located is a connection from an address.
+type located struct {
+	net.Conn
+	from net.Addr
+}
+
+func (c located) RemoteAddr() net.Addr { return c.from }
+
 // dial connects; wrap, if not nil, wraps the client's end.
 func (p *pipes) dial(ctx context.Context, wrap func(net.Conn) net.Conn) (net.Conn, error) {
+	return p.dialFrom(ctx, p.Addr(), wrap)
+}
+
+// dialFrom is dial for a client at an address.
+func (p *pipes) dialFrom(ctx context.Context, from net.Addr, wrap func(net.Conn) net.Conn) (net.Conn, error) {
 	client, server := net.Pipe()
 	select {
-	case p.conns <- server:
+	case p.conns <- located{server, from}:
 		if wrap != nil {
 			client = wrap(client)
 		}
@@ -206,10 +219,16 @@ func (r *rig) connect(n *corev3.Node) *envoy {
 // dial makes a connection; wrap, if not nil, wraps the client's end.
 func (r *rig) dial(wrap func(net.Conn) net.Conn) *grpc.ClientConn {
 	r.t.Helper()
+	return r.dialFrom(r.pipes.Addr(), wrap)
+}
+
+// dialFrom is dial for a client at an address.
+func (r *rig) dialFrom(from net.Addr, wrap func(net.Conn) net.Conn) *grpc.ClientConn {
+	r.t.Helper()
 	conn, err := grpc.NewClient("passthrough:///"+r.pipes.Addr().String(),
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(math.MaxInt32)), // as Envoy
-		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return r.pipes.dial(ctx, wrap) }))
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return r.pipes.dialFrom(ctx, from, wrap) }))
 	if err != nil {
 		r.t.Fatal(err)
 	}

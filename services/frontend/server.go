@@ -28,7 +28,6 @@ import (
 	"meshlog.dev/services/frontend/replica"
 	"meshlog.dev/services/internal/loglimit"
 	"meshlog.dev/services/mesh/index"
-	"meshlog.dev/services/mesh/proxy"
 	"meshlog.dev/services/mesh/published"
 	"meshlog.dev/store"
 )
@@ -309,9 +308,14 @@ func (s *Server) finish(c *conn) {
 	s.streams.Done()
 }
 
-// admit returns why a proxy cannot be served now, or nil.
-func (s *Server) admit(p *proxy.Proxy) error {
-	switch err := s.cache.Admit(p); {
+// admit returns why the proxy of a stream cannot be served now, or nil.
+func (s *Server) admit(c *conn) error {
+	p, err := c.proxy, s.cache.Admit(c.proxy, c.payers()...)
+	var share *content.ShareError
+	switch {
+	case errors.As(err, &share):
+		return &limitError{"class-share", status.Errorf(codes.Unavailable,
+			"this proxy is in a class of its own, and those of %s have %d already, a tenth of --classes: raise it, or let fewer combinations of selectors match proxies", share.Payer, share.Most)}
 	case errors.Is(err, content.ErrStranger):
 		return &limitError{"stranger", status.Errorf(codes.Unavailable,
 			"no Pod or WorkloadEntry of namespace %s with service account %s has the name or an IP of the node %s: what it is comes from there, and not from the node; if it has just started, it is served once its Pod is known",

@@ -2,6 +2,7 @@ package content
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -33,6 +34,7 @@ type Cache struct {
 	idle    map[*entry]struct{} // without clients
 	parted  uint64              // how many entries have lost their last client
 	most    int                 // entries; 0: no limit
+	shares  map[string]int      // entries with clients, by those who needed them first
 	wanted  map[key]struct{}    // keys whose earlier content must be made
 	clients map[*Client]struct{}
 	// proven are the clients with an identity, by the input that decides what the
@@ -59,6 +61,8 @@ type key struct {
 type entry struct {
 	key   key
 	users int
+	// payers are those of its first client, for as long as it has clients.
+	payers []string
 	// parted is the number of the entry among those that lost their last client,
 	// and swept whether Sweep has seen it since.
 	parted uint64
@@ -102,6 +106,7 @@ func New(most int) *Cache {
 		past:    &pastVersions{},
 		entries: make(map[key]*entry),
 		idle:    make(map[*entry]struct{}),
+		shares:  make(map[string]int),
 		wanted:  make(map[key]struct{}),
 		clients: make(map[*Client]struct{}),
 		proven:  make(map[index.Input]map[*Client]struct{}),
@@ -265,11 +270,26 @@ var (
 	ErrFull     = errors.New("the resources of the proxy's class would be more than are kept")
 )
 
-// Admit returns nil if a new client for p may Join, else ErrStranger or ErrFull:
-// the resources of its class are not made yet, and there are as many as the limit
-// allows, not counting those without clients. A client that has joined may enter any
-// class, so that a new version cannot end its stream.
-func (c *Cache) Admit(p *proxy.Proxy) error {
+// ShareError is why a client is not admitted that needs entries which nobody has, if
+// one of its payers has a tenth of the limit already.
+type ShareError struct {
+	Payer string
+	Most  int // entries
+}
+
+func (e *ShareError) Error() string {
+	return fmt.Sprintf("%s has needed %d classes first, its share", e.Payer, e.Most)
+}
+
+// shareOfPayer is the part of the limit that one payer may take.
+const shareOfPayer = 10
+
+// Admit returns nil if a new client for p may Join, else ErrStranger, ErrFull or a
+// ShareError: the resources of its class are not made yet, and there are as many as
+// the limit or its payers' shares of it allow, not counting those without clients. A
+// client that has joined may enter any class, so that a new version cannot end its
+// stream.
+func (c *Cache) Admit(p *proxy.Proxy, payers ...string) error {
 	c.mu.Lock()
 	most, pc := c.most, c.current.pc
 	c.mu.Unlock()
@@ -289,10 +309,46 @@ func (c *Cache) Admit(p *proxy.Proxy) error {
 			missing++
 		}
 	}
-	if missing > 0 && len(c.entries)-len(c.idle)+missing > most {
+	if missing == 0 {
+		return nil
+	}
+	share := max(most/shareOfPayer, int(ident.ResourceTypes)) // room for one class at least
+	for _, payer := range payers {
+		if c.shares[payer]+missing > share {
+			return &ShareError{payer, share}
+		}
+	}
+	if len(c.entries)-len(c.idle)+missing > most {
 		return ErrFull
 	}
 	return nil
+}
+
+// use adds a client to an entry; mu is held.
+func (c *Cache) use(e *entry, cl *Client) {
+	e.ahead = false
+	delete(c.idle, e)
+	if e.users++; e.users > 1 {
+		return
+	}
+	e.payers = cl.payers
+	for _, payer := range e.payers {
+		c.shares[payer]++
+	}
+}
+
+// leave removes a client from an entry; mu is held.
+func (c *Cache) leave(e *entry) {
+	if e.users--; e.users > 0 {
+		return
+	}
+	for _, payer := range e.payers {
+		if c.shares[payer]--; c.shares[payer] == 0 {
+			delete(c.shares, payer)
+		}
+	}
+	e.payers = nil
+	c.part(e)
 }
 
 // Version returns the served version; zero: none yet.

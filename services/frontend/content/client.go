@@ -14,9 +14,10 @@ import (
 // Client is one proxy's place in a Cache. One goroutine uses it; any may call
 // Version.
 type Client struct {
-	cache *Cache
-	proxy *proxy.Proxy
-	wake  func()
+	cache  *Cache
+	proxy  *proxy.Proxy
+	payers []string
+	wake   func()
 	// watching is read and written only by the client's goroutine, so it needs no
 	// lock. Others find the client in entry.watchers.
 	watching [ident.ResourceTypes]Watch
@@ -50,9 +51,10 @@ func (w Watch) wants(changed []string) bool {
 // Join adds a client for p, which watches nothing yet; Leave removes it. The
 // cache calls wake, from any goroutine, when resources that the client watches
 // have changed since its last View; perhaps once more after Leave. wake must not
-// block, nor call the Client.
-func (c *Cache) Join(p *proxy.Proxy, wake func()) *Client {
-	cl := &Client{cache: c, proxy: p, located: p, wake: wake}
+// block, nor call the Client. Payers are those whose shares of the limit the classes
+// count for that the client needs first, see Admit.
+func (c *Cache) Join(p *proxy.Proxy, wake func(), payers ...string) *Client {
+	cl := &Client{cache: c, proxy: p, located: p, wake: wake, payers: payers}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.clients[cl] = struct{}{}
@@ -191,9 +193,7 @@ func (cl *Client) enter(classes uint64, class index.ProxyClass) bool {
 	}
 	cl.release()
 	for t, e := range entries {
-		e.users++
-		e.ahead = false
-		delete(c.idle, e)
+		c.use(e, cl)
 		e.watch(cl.watching[t], cl)
 	}
 	cl.classes, cl.class, cl.entries = classes, class, entries
@@ -234,9 +234,7 @@ func (cl *Client) release() {
 			continue
 		}
 		e.unwatch(cl.watching[t], cl)
-		if e.users--; e.users == 0 {
-			cl.cache.part(e)
-		}
+		cl.cache.leave(e)
 		cl.entries[t] = nil
 	}
 }
