@@ -65,6 +65,7 @@ type conn struct {
 	held           held           // what the stream pays for
 	class          index.ProxyClass
 	group          string // class, printed
+	waiting        int    // bytes of requests that wait in state, which the address pays for
 }
 
 // A stream that has sent no request after firstRequestWithin ends. One whose first
@@ -305,7 +306,7 @@ func (c *conn) request(r *request) error {
 	if c.inFirstAnswers && c.responded && c.firstAnswersAcked() {
 		c.endFirstAnswers()
 	}
-	return nil
+	return c.payWaiting()
 }
 
 // subscribe makes the cache wake the stream for the names that the client

@@ -81,6 +81,7 @@ func (c *conn) next() bool {
 		c.state.Update(now, c.client.View())
 	}
 	r, ok := c.state.Next(now)
+	_ = c.payWaiting() // not more than before
 	if ok {
 		c.out, c.ready, c.responded = response{r, c.server.cfg.ID}, true, true
 		c.subscribe() // CDS may be sent without a request

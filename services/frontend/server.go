@@ -298,6 +298,7 @@ func (s *Server) join(c *conn) error {
 // part ends what join has begun.
 func (c *conn) part() {
 	c.meter.leave(c)
+	c.share.address.addMetadata(-c.waiting)
 	c.share.leave()
 }
 

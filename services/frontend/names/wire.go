@@ -144,6 +144,9 @@ func (v Versions) TooMany() bool { return v.entries.TooMany() }
 // Len returns the number of entries.
 func (v Versions) Len() int { return v.entries.Len() }
 
+// Size returns the number of bytes of the entries.
+func (v Versions) Size() int { return len(v.entries.raw) }
+
 // Clone returns v with bytes of its own.
 func (v Versions) Clone() Versions {
 	return Versions{Wire{append([]byte(nil), v.entries.raw...), v.entries.count}}

@@ -31,7 +31,7 @@ func (s *Stream) subscribeDelta(w *watch, r Request) {
 // always answered, even if it was subscribed before. The work follows the names in
 // the request, and not those that are subscribed (XDS-8).
 func (s *Stream) resubscribe(w *watch, r Request) error {
-	if err := w.noteAsked(r); err != nil {
+	if err := s.noteAsked(w, r); err != nil {
 		return err
 	}
 	if r.Unsubscribe.Len() > 0 {
@@ -61,20 +61,19 @@ func (s *Stream) resubscribe(w *watch, r Request) error {
 
 // noteAsked records the names of a request that comes while it is unresolved what
 // the client has.
-func (w *watch) noteAsked(r Request) error {
+func (s *Stream) noteAsked(w *watch, r Request) error {
 	if w.phase != unresolved {
 		return nil
 	}
 	for _, wire := range [...]names.Wire{r.Names, r.Unsubscribe} {
-		for name := range wire.All() {
-			w.asked = append(w.asked, string(name))
+		added := w.asked.Lacking(wire)
+		for _, name := range added {
+			w.askedSize += costOfName + len(name)
 		}
+		w.asked = s.cfg.Names.With(w.asked, added)
 	}
-	if len(w.asked) > names.Max {
-		slices.Sort(w.asked)
-		if w.asked = slices.Compact(w.asked); len(w.asked) > names.Max {
-			return tooMany(w.t.String())
-		}
+	if w.asked.Len() > names.Max {
+		return tooMany(w.t.String())
 	}
 	return nil
 }
@@ -195,12 +194,10 @@ func (s *Stream) resolveDelta(now time.Time, w *watch) {
 		s.lingerRemoved(now, s.view)
 		s.findEndpoints(s.cfg.Past)
 	}
-	if len(w.asked) > 0 {
-		// The subscription changed before it was known what the client has.
-		slices.Sort(w.asked)
-		w.ask(slices.DeleteFunc(slices.Compact(w.asked), func(name string) bool { return !w.covers(name) }))
-		w.asked = nil
-	}
+	// The subscription changed before it was known what the client has.
+	asked := slices.Collect(w.asked.All())
+	w.ask(slices.DeleteFunc(asked, func(name string) bool { return !w.covers(name) }))
+	w.asked, w.askedSize = nil, 0
 }
 
 // mayHave sends again what was sent before the client asked for the type, or

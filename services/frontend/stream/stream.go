@@ -114,7 +114,8 @@ type Stream struct {
 	early []string
 	head  headCheck
 	// absent are the resources of types that are not served, still to be answered.
-	absent []absent
+	absent                  []absent
+	absentNames, absentSize int // of all, the latter in bytes
 }
 
 // New returns the state of a stream that has received no request.

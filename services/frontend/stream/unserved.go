@@ -13,6 +13,31 @@ type absent struct {
 	names []string
 }
 
+// size returns the memory that it takes.
+func (a *absent) size() int {
+	n := costOfAbsent + len(a.url)
+	for _, name := range a.names {
+		n += costOfName + len(name)
+	}
+	return n
+}
+
+// What names and requests take that wait, besides their texts.
+const costOfName, costOfAbsent = 16, 64
+
+// Waiting returns the memory of what was requested and waits: names of types that are
+// not served, until Next has answered them, and, until the head is known, the versions
+// that the client has and the names that it has asked for since.
+func (s *Stream) Waiting() int {
+	n := s.absentSize
+	for _, w := range s.watches {
+		if w != nil && w.phase == unresolved {
+			n += w.initial.Size() + w.askedSize
+		}
+	}
+	return n
+}
+
 // refuse handles a request for a type that is not served. In delta, the resources
 // that the client names are removed at once, which ends its wait for them (E35); in
 // SotW nothing can tell it. A resource that the client has from another control
@@ -40,11 +65,8 @@ func (s *Stream) refuse(r Request) error {
 		return nil
 	}
 	s.absent = append(s.absent, a)
-	waiting := 0
-	for _, a := range s.absent {
-		waiting += len(a.names)
-	}
-	if waiting > names.Max {
+	s.absentSize += a.size()
+	if s.absentNames += len(a.names); s.absentNames > names.Max {
 		return tooMany(r.TypeURL)
 	}
 	return nil
@@ -54,6 +76,9 @@ func (s *Stream) refuse(r Request) error {
 // served.
 func (s *Stream) answerAbsent() Response {
 	a := s.absent[0]
+	s.absentSize -= a.size()
+	s.absentNames -= len(a.names)
+	s.absent[0] = absent{}
 	if s.absent = s.absent[1:]; len(s.absent) == 0 {
 		s.absent = nil
 	}

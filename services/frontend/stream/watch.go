@@ -30,7 +30,9 @@ type watch struct {
 	// changed while these were unresolved.
 	claimed string
 	initial names.Versions
-	asked   []string
+	asked   *names.Names
+	// askedSize is the memory of asked, in bytes.
+	askedSize int
 
 	lastNonce  string
 	unanswered []outstanding // responses, oldest first
