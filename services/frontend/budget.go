@@ -229,11 +229,18 @@ func newMeteredConn(c net.Conn, accepted *acceptedConn, b *budget, refused func(
 	return m
 }
 
-// endTurn refuses a connection that has not completed its requests in its turn.
+// endTurn refuses a connection that has not completed its requests in its turn. One
+// that has, and waits in line to begin (admission), gives the turn on; but an address
+// has no more than one request of the largest size above its share like this.
 func (c *meteredConn) endTurn() {
-	c.budget.mu.Lock()
-	late := c.budget.turn == c
-	c.budget.mu.Unlock()
+	b, complete := c.budget, !c.withinRequest()
+	b.mu.Lock()
+	late := b.turn == c
+	if late && complete && c.accepted.peer.underWay <= b.most/addressShare+maxRequest {
+		b.turn, late = nil, false
+		b.next()
+	}
+	b.mu.Unlock()
 	if late {
 		c.refuse()
 	}
@@ -356,13 +363,6 @@ func (c *meteredConn) decoded(bytes int) {
 	c.budget.mu.Lock()
 	defer c.budget.mu.Unlock()
 	c.budget.add(c, -int64(bytes))
-}
-
-// receives reports whether bytes of a request have arrived.
-func (c *meteredConn) receives() bool {
-	c.budget.mu.Lock()
-	defer c.budget.mu.Unlock()
-	return c.underWay > 0
 }
 
 // join adds a stream of the connection; leave removes it. With the last stream

@@ -307,3 +307,31 @@ func TestBudgetTurns(t *testing.T) {
 		}
 	})
 }
+
+// A connection whose request is complete, and waits in line to begin, gives its turn on
+// and keeps its streams (XDS-1).
+func TestTurnOfCompleteRequest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, p := &budget{most: 100_000, small: 1000, tiny: 1000, large: make(map[*meteredConn]time.Time)}, newPeers(Limits{})
+		for address := range 4 {
+			s := newSender(t, b, p, fmt.Sprint("other", address))
+			s.sends([]byte(clientPreface))
+			s.sends(requestFrames(nil, 1, 24_000, 24_005))
+			defer s.conn.Close()
+		}
+		var honest []*sender
+		for i := range 2 {
+			s := newSender(t, b, p, fmt.Sprint("honest", i))
+			s.sends([]byte(clientPreface))
+			s.sends(requestFrames(nil, 1, 20_000, 20_005))
+			defer s.conn.Close()
+			honest = append(honest, s)
+		}
+		<-time.After(3*requestTurn + time.Second)
+		for i, s := range honest {
+			if s.ended != nil || s.conn.underWay != 20_005 {
+				t.Errorf("connection %d: %d of 20,005 bytes are read, %v", i, s.conn.underWay, s.ended)
+			}
+		}
+	})
+}

@@ -213,7 +213,7 @@ func (c *conn) first(r *request) (ok bool, err error) {
 		if came.Load() {
 			return
 		}
-		if c.meter.receives() && time.Since(opened) < slowFirstRequest {
+		if c.meter.withinRequest() && time.Since(opened) < slowFirstRequest {
 			silence.Reset(firstRequestWithin)
 			return
 		}

@@ -52,8 +52,8 @@ func TestWaitingVersionsOfAddress(t *testing.T) {
 		ask := func(id string) grpc.BidiStreamingClient[discoveryv3.DeltaDiscoveryRequest, discoveryv3.DeltaDiscoveryResponse] {
 			d := open[discoveryv3.DeltaDiscoveryRequest, discoveryv3.DeltaDiscoveryResponse](t.Context(), t, conn, deltaADS)
 			r := &discoveryv3.DeltaDiscoveryRequest{Node: node(id, "web"), TypeUrl: ident.CDS.URL(), InitialResourceVersions: map[string]string{}}
-			for i := range 100 {
-				r.InitialResourceVersions[fmt.Sprint(i, strings.Repeat("x", 1<<10))] = "unknown"
+			for i := range 30 {
+				r.InitialResourceVersions[fmt.Sprint(i, strings.Repeat("x", 3500))] = "unknown"
 			}
 			if err := d.Send(r); err != nil {
 				t.Fatal(err)
