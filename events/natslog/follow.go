@@ -206,7 +206,11 @@ func (f *follower) take(m *nats.Msg) ([]events.Raw, error) {
 						return nil, err
 					}
 				}
-				records = append(records, f.log.raw(jsapi.Message{Seq: seq, Time: t, Subject: m.Subject, Header: m.Header, Data: m.Data}))
+				read := jsapi.Message{Seq: seq, Time: t, Subject: m.Subject, Data: m.Data}
+				if jsapi.Whole(m) { // else a header of the server may be hidden
+					read.Header = m.Header
+				}
+				records = append(records, f.log.raw(read))
 				f.cursor = seq
 			case seq > f.cursor+1 && f.reader.start == f.cursor+1:
 				return nil, fmt.Errorf("%w: record %d comes next", events.ErrGap, seq)

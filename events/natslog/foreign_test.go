@@ -122,6 +122,43 @@ func TestForgedHeaders(t *testing.T) {
 	}
 }
 
+// A record whose headers end before the block does may hide a header that the server
+// added, such as Nats-Stream in its answer to a request: it is refused, by all readers.
+func TestHiddenHeaders(t *testing.T) {
+	b := natstest.Start(t)
+	l := newLog(t, b.Connect(t), natslog.StreamOptions{})
+	data, err := events.Encode(begin(1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ours := "NATS/1.0\r\n" + jetstream.ExpectedStreamHeader + ": " + natslog.Stream + "\r\n"
+	subject := events.ControlSubject(shard).In("mesh")
+	rawData(t, b, subject, ours+"\r\n", string(data))
+	rawData(t, b, subject, ours+"\r\n"+jetstream.StreamHeader+": "+natslog.Stream+"\r\n\r\n", string(data))
+	f, err := l.Follow(t.Context(), 0, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	var read []events.Record
+	for len(read) < 2 {
+		more, err := f.Next(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		read = append(read, more...)
+	}
+	for i, followed := range read {
+		got, err := l.Get(t.Context(), uint64(i+1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if refused := i == 1; (got.Err != nil) != refused || (followed.Err != nil) != refused {
+			t.Errorf("record %d: read %v, got %v; want it refused: %t", i+1, followed.Err, got.Err, refused)
+		}
+	}
+}
+
 // BUS-2: subject and headers may hold any bytes. The record is refused, its reason is
 // a short text, and archives take both.
 func TestTextOfForeignRecords(t *testing.T) {

@@ -67,7 +67,7 @@ func (l *Log) sizeOf(ctx context.Context, seq uint64, m *nats.Msg) (uint64, erro
 		size := lastOf(m.Header, msgSize)
 		if data, err := strconv.ParseUint(size, 10, 64); err == nil {
 			// Only this answer has the size. Without it, an empty block is none.
-			if headers -= len(msgSize) + len(size) + 4; headers > emptyHeaders {
+			if headers -= len(msgSize) + len(size) + 4; headers > jsapi.EmptyHeaders {
 				headers += headerBytes
 			} else {
 				headers = 0
@@ -83,13 +83,9 @@ func (l *Log) sizeOf(ctx context.Context, seq uint64, m *nats.Msg) (uint64, erro
 	return uint64(whole.Size+len(m.Subject)) + messageBytes, err
 }
 
-const (
-	// emptyHeaders is the size of a block of headers without any.
-	emptyHeaders = len("NATS/1.0\r\n\r\n")
-	// mostLines is how many headers of a message headerSize believes. A message of a
-	// Log has eight at most, and the server's one.
-	mostLines = 9
-)
+// mostLines is how many headers of a message headerSize believes. A message of a Log
+// has eight at most, and the server's one.
+const mostLines = 9
 
 // headerSize returns the size of the headers of a message without data. whole is
 // false if the library may not have read them to the end.
@@ -101,15 +97,9 @@ const (
 // leaving out the space or the carriage return of a line: two bytes a line, and two
 // in all for the first and the last one. mostLines does not suffice for it.
 func headerSize(m *nats.Msg) (size int, whole bool) {
-	size, lines := emptyHeaders, 0
-	for name, values := range m.Header {
-		for _, v := range values {
-			size += len(name) + len(v) + 4
-			lines++
-		}
-	}
+	size, lines := jsapi.HeaderSize(m.Header)
 	_, status := m.Header["Status"] // stands in the first line
-	return size, !status && lines <= mostLines && size == m.Size()-len(m.Subject)-len(m.Reply)
+	return size, !status && lines <= mostLines && size == jsapi.BlockSize(m)
 }
 
 func lastOf(h nats.Header, name string) string {

@@ -55,7 +55,9 @@ func Get(ctx context.Context, nc *nats.Conn, stream string, r GetRequest) (Messa
 	m.Size = len(answer.Message.Header) + len(m.Data)
 	if len(answer.Message.Header) > 0 {
 		// Without headers that can be read, no reader takes it for one of ours.
-		m.Header, _ = nats.DecodeHeadersMsg(answer.Message.Header)
+		if h, err := nats.DecodeHeadersMsg(answer.Message.Header); err == nil && whole(h, len(answer.Message.Header)) {
+			m.Header = h
+		}
 	}
 	return m, nil
 }
@@ -64,6 +66,9 @@ func Get(ctx context.Context, nc *nats.Conn, stream string, r GetRequest) (Messa
 // jetstream.ErrMsgNotFound if there is no such message, or no further one, and
 // ErrHeaders if the message's headers cannot be read.
 func ParseDirect(m *nats.Msg) (Message, error) {
+	if !Whole(m) {
+		return Message{}, ErrHeaders
+	}
 	// A message may hold anything, such as the status of an answer. Only the
 	// server adds a time, behind all headers of the message.
 	if len(m.Header.Values(jetstream.TimeStampHeaer)) > 0 {
@@ -87,8 +92,12 @@ var ErrHeaders = errors.New("its headers cannot be read")
 
 // ParseRepeated reads a message of a stream that the server has sent with
 // headers of its own: one that it republished, or found for a Direct Get. Header
-// of the result is that of the stream's message, without those of the server.
+// of the result is that of the stream's message, without those of the server. The
+// error is ErrHeaders if they cannot be read.
 func ParseRepeated(m *nats.Msg) (Message, error) {
+	if !Whole(m) {
+		return Message{}, ErrHeaders
+	}
 	own := maps.Clone(m.Header)
 	// The message may have such headers too; the server's come after them.
 	last := func(name string) string {

@@ -124,6 +124,10 @@ func (b natsBus) Foreign(t *testing.T) map[string]func() {
 		"raw: the end of a run":      "NATS/1.0 204 EOB\r\nNats-Num-Pending: 0\r\n\r\n",
 		"raw: no responders":         "NATS/1.0 503\r\n\r\n",
 		"raw: headers without names": "NATS/1.0\r\nno name and no colon\r\n\r\n",
+		// Libraries read no further than the empty line; the server adds its headers behind it.
+		"raw: the end of a run, and an empty line": "NATS/1.0 204 EOB\r\n\r\nX: y\r\n\r\n",
+		"raw: another sequence, and an empty line": "NATS/1.0\r\n" + jetstream.ExpectedStreamHeader + ": " + natsfeed.Stream +
+			"\r\nNats-Subject: " + subject + "\r\nNats-Sequence: 1\r\nNats-Time-Stamp: 2020-01-01T00:00:00Z\r\n\r\nX: y\r\n\r\n",
 	} {
 		ways[name] = func() { b.raw(t, block) }
 	}
