@@ -64,7 +64,9 @@ func Operator() Role { return Role{kind: operatorRole} }
 // that need it.
 func Admin() Role { return Role{kind: adminRole} }
 
-// String returns the role's name as a token, for its user and for files.
+// String returns the role's name as a token, for its account and for files. It is not
+// unique: of watchers with a hyphen in source or instance, busauth refuses the second
+// one of a name.
 func (r Role) String() string {
 	switch {
 	case r.kind == watcherRole && r.shard.Instance == "":

@@ -71,14 +71,20 @@ func (u Users) Write(dir string) ([]File, []Permission, error) {
 		return nil, nil, err
 	}
 	roles := append([]bus.Role{bus.Admin()}, u.Roles...)
+	path := filepath.Join(dir, ConfigName)
+	old, err := os.ReadFile(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, nil, err
+	}
+	former, older := formerWatchers(string(old))
+	if err := distinct(u.Roles, former); err != nil {
+		return nil, nil, err
+	}
 	var files []File
 	known := map[string]bool{}
 	keys := make([]string, len(roles))
 	for i, r := range roles {
 		path := filepath.Join(dir, r.KeyName())
-		if known[path] {
-			return nil, nil, fmt.Errorf("%s: is named twice", r)
-		}
 		known[path] = true
 		key, state, err := ensureKey(path)
 		if err != nil {
@@ -96,12 +102,6 @@ func (u Users) Write(dir string) ([]File, []Permission, error) {
 			files = append(files, File{path, stateUnused})
 		}
 	}
-	path := filepath.Join(dir, ConfigName)
-	old, err := os.ReadFile(path)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, nil, err
-	}
-	former, older := formerWatchers(string(old))
 	all := accounts(u.Domain, roles, keys, former)
 	for _, a := range all {
 		if l, ok := u.Limits[a.role]; ok && len(a.users) > 0 {
@@ -121,6 +121,32 @@ func (u Users) Write(dir string) ([]File, []Permission, error) {
 		state = stateExtended
 	}
 	return append([]File{{path, state}}, files...), u.compare(all, string(old)), nil
+}
+
+// distinct returns an error if two roles have one name. Watchers of different shards
+// have if a hyphen is in the source or in the instance: a/b-c, a-b/c and all of a-b-c.
+// The key and the account of one, also of a former one, must not become those of the
+// other.
+func distinct(roles, former []bus.Role) error {
+	names := map[string]bus.Role{}
+	for _, r := range former {
+		names[r.String()] = r
+	}
+	seen := map[bus.Role]bool{}
+	for _, r := range roles {
+		other, taken := names[r.String()]
+		switch {
+		case seen[r]:
+			return fmt.Errorf("%s: is named twice", r)
+		case taken && other != r:
+			mine, _ := r.Shard()
+			theirs, _ := other.Shard()
+			return fmt.Errorf("watcher %s: its key and its account would be those of %s, %s, which is or was a watcher of this mesh; give its source or its instance another name",
+				WatcherName(mine), WatcherName(theirs), r.KeyName())
+		}
+		names[r.String()], seen[r] = r, true
+	}
+	return nil
 }
 
 // Accounts returns the function that writes the users of a mesh for an embedded

@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/internal/bus"
 )
 
@@ -99,6 +100,24 @@ func TestWriteUsers(t *testing.T) {
 		}
 		if read("auth.conf") != content {
 			t.Error("a file of a user was overwritten")
+		}
+	}
+	for _, r := range []bus.Role{bus.Watcher(ident.Shard{Source: "a", Instance: "b-c"}), bus.Watchers("a-b-c"), bus.Watcher(ident.Shard{Source: "a-b", Instance: "c"})} {
+		same := t.TempDir()
+		for _, other := range []bus.Role{bus.Watcher(ident.Shard{Source: "a", Instance: "b-c"}), bus.Watchers("a-b-c")} {
+			if other == r {
+				continue
+			}
+			if _, err := WriteUsers(same, "mesh", []bus.Role{r, other}); err == nil || !strings.Contains(err.Error(), "which is or was a watcher of this mesh") {
+				t.Errorf("%v and %v have one key: %v", r, other, err)
+			}
+			// Nor does one inherit the key of the other.
+			if _, err := WriteUsers(same, "mesh", []bus.Role{r}); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := WriteUsers(same, "mesh", []bus.Role{other}); err == nil || !strings.Contains(err.Error(), "watcher-a-b-c.nk") {
+				t.Errorf("%v gets the key of the former %v: %v", other, r, err)
+			}
 		}
 	}
 	if _, err := WriteUsers(dir, "mesh", append(roles, roles[0])); err == nil || !strings.Contains(err.Error(), "builder: is named twice") {
