@@ -69,6 +69,35 @@ func TestReportsAreLimited(t *testing.T) {
 	}
 }
 
+// A frontend that invents rejections, each of an identity of its own, leaves room for the
+// suspects of other frontends (XDS-5).
+func TestOneFrontendTakesNotAllSuspects(t *testing.T) {
+	f := fold.New("one", fold.KindJudge{})
+	j := jury.New(fixed{}, start, slog.New(slog.DiscardHandler))
+	hear := func(frontend string, verdicts ...*reportv1.Verdict) {
+		j.Hear(start, &reportv1.FrontendReport{Frontend: frontend, Time: timestamppb.New(start), Verdicts: verdicts})
+	}
+	var invented []*reportv1.Verdict
+	repeat(200, func(n string) {
+		v := verdict(0, 0, n)
+		v.Name = "a-" + n
+		invented = append(invented, v)
+	})
+	hear("loud", invented...)
+	j.Suspect(start, f)
+	real := verdict(0, 0, "p1")
+	real.Name = "z"
+	hear("honest", real)
+	j.Suspect(start, f)
+	names := map[string]bool{}
+	for _, s := range j.Suspects() {
+		names[s.GetName()] = true
+	}
+	if !names["z"] || len(names) < 2 {
+		t.Errorf("%d suspects, that of the honest frontend among them: %t", len(names), names["z"])
+	}
+}
+
 func repeat(n int, f func(name string)) {
 	for i := range n {
 		f(fmt.Sprintf("name-%d", i))

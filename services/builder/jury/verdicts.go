@@ -24,8 +24,10 @@ const (
 	// decideWithin is the time that proxies have to answer, and frontends to report,
 	// after the leader has announced a suspect.
 	decideWithin = 2 * time.Second
-	// maxSuspects bounds the leader's tick.
-	maxSuspects = 100
+	// maxSuspects bounds the leader's tick. maxOfFrontend of them may be known from one
+	// frontend alone: the identities in its verdicts are what it says.
+	maxSuspects   = 100
+	maxOfFrontend = maxSuspects / 4
 	// Limits of what is kept of reports, because a client with the frontends' key
 	// reports under as many names as it likes: frontends and their names, verdicts of each
 	// (more than one reports), and bytes of all verdicts.
@@ -108,7 +110,8 @@ func (j *Jury) expire(now time.Time) {
 // Suspect makes suspects of the resources that some proxy rejects and that are
 // not in quarantine. It reports whether there are new ones, which the leader
 // must announce. One identity or address may cause as many suspects and quarantines
-// as it may cause quarantines, so that its suspects keep no others out.
+// as it may cause quarantines, and one frontend a share of the suspects, so that
+// neither keeps others out.
 func (j *Jury) Suspect(now time.Time, f *fold.Fold) (more bool) {
 	standing := standing(f)
 	j.crowded = len(f.Quarantines()) >= MaxQuarantines
@@ -131,9 +134,11 @@ func (j *Jury) Suspect(now time.Time, f *fold.Fold) (more bool) {
 		}
 	}
 	maps.DeleteFunc(j.suspects, func(x ident.Rejected, _ *suspect) bool { return !rejected[x] })
+	told := map[string]int{} // suspects by the frontend that is charged
 	for _, x := range sortedKeys(j.suspects) {
 		if e := j.evidence(x); len(e.places) > 0 {
 			charged[e.charge(charged)]++
+			told[least(e.frontends, told)]++
 		}
 	}
 	for _, x := range sortedKeys(rejected) {
@@ -144,8 +149,10 @@ func (j *Jury) Suspect(now time.Time, f *fold.Fold) (more bool) {
 		if len(e.places) == 0 {
 			continue
 		}
-		if by := e.charge(charged); charged[by] < MaxByOne {
+		by, from := e.charge(charged), least(e.frontends, told)
+		if charged[by] < MaxByOne && told[from] < maxOfFrontend {
 			charged[by]++
+			told[from]++
 			j.suspects[x] = &suspect{since: now}
 			more = true
 		}
@@ -159,7 +166,8 @@ func sortedKeys[V any](m map[ident.Rejected]V) []ident.Rejected {
 
 // evidence is what all frontends report about a resource.
 type evidence struct {
-	places    []place // that it was rejected from, sorted
+	places    []place  // that it was rejected from, sorted
+	frontends []string // that know of a place
 	undecided uint32
 	applied   uint32
 	all       bool // every frontend has reported about it
@@ -181,6 +189,9 @@ func (j *Jury) evidence(x ident.Rejected) evidence {
 		e.applied += v.GetApplied()
 		for _, r := range v.GetRejectors() {
 			e.places = append(e.places, placeOf(r))
+		}
+		if len(v.GetRejectors()) > 0 {
+			e.frontends = append(e.frontends, id)
 		}
 		if e.class == nil && v.GetRejected() > 0 {
 			e.class, e.message = v.GetClass(), v.GetMessage()
@@ -218,13 +229,16 @@ func (p place) compare(o place) int {
 // charge returns the identity or address to which a quarantine is charged: of
 // those that rejected the resource the one that has the fewest.
 func (e *evidence) charge(charged map[string]int) string {
-	least := e.places[0].charged()
+	var names []string
 	for _, p := range e.places {
-		if charged[p.charged()] < charged[least] {
-			least = p.charged()
-		}
+		names = append(names, p.charged())
 	}
-	return least
+	return least(names, charged)
+}
+
+// least returns the first of the names that has the fewest.
+func least(names []string, has map[string]int) string {
+	return slices.MinFunc(names, func(a, b string) int { return cmp.Compare(has[a], has[b]) })
 }
 
 // guilty reports whether a suspect must go into quarantine: proxies of two places,
