@@ -90,7 +90,7 @@ func Watch(ctx context.Context, nc *nats.Conn, subjects ...string) (context.Cont
 	before := nc.LastError()
 	look := time.AfterFunc(denialWait, func() {
 		last := nc.LastError()
-		if d := AsDenied(nc, last); d != nil && d.Publish && last == before {
+		if d := AsDenied(nc, last); d != nil && d.Publish && errors.Is(last, before) {
 			return
 		}
 		if err := Denied(nc, subjects...); err != nil {
