@@ -283,12 +283,14 @@ func TestBudgetTurns(t *testing.T) {
 		honest.sends([]byte(clientPreface))
 		honest.sends(requestFrames(nil, 1, 24_000, 24_005))
 		<-time.After(requestTurn + time.Second)
+		synctest.Wait()
 		if honest.conn.underWay != 24_005 || honest.ended != nil {
 			t.Errorf("after one turn of another connection, %d of 24,005 bytes are read, %v", honest.conn.underWay, honest.ended)
 		}
 		// Its turn ends when its request is decoded. The next connection has two requests
 		// of the largest size under way, or so it says.
 		honest.conn.decoded(24_005)
+		synctest.Wait()
 		next := b.turn
 		if next == nil {
 			t.Fatal("no connection has its turn")
@@ -328,6 +330,7 @@ func TestTurnOfCompleteRequest(t *testing.T) {
 			honest = append(honest, s)
 		}
 		<-time.After(3*requestTurn + time.Second)
+		synctest.Wait()
 		for i, s := range honest {
 			if s.ended != nil || s.conn.underWay != 20_005 {
 				t.Errorf("connection %d: %d of 20,005 bytes are read, %v", i, s.conn.underWay, s.ended)
