@@ -144,6 +144,7 @@ func TestBudget(t *testing.T) {
 		}
 		// Its request is never completed, so it loses its streams at the end of its turn.
 		<-time.After(time.Minute)
+		synctest.Wait()
 		if status.Code(first.ended) != codes.ResourceExhausted {
 			t.Errorf("after its turn, a connection that does not complete its request: %v", first.ended)
 		}
@@ -163,11 +164,13 @@ func TestBudget(t *testing.T) {
 			t.Errorf("small connections ended with %v and %v", small.ended, idle.ended)
 		}
 		late.conn.decoded(20_005)
+		synctest.Wait()
 		if late.conn.underWay != 0 {
 			t.Errorf("after a request was decoded, %d bytes are under way", late.conn.underWay)
 		}
 		for _, s := range all {
 			_ = s.conn.Close()
+			synctest.Wait()
 		}
 		if use() != 0 || len(p.addresses) != 0 {
 			t.Errorf("after all connections have closed, %d bytes are under way, and %d addresses are known", use(), len(p.addresses))
@@ -203,6 +206,7 @@ func TestBudgetOfAddress(t *testing.T) {
 			for _, s := range many {
 				if s.conn.underWay == 20_005 {
 					s.conn.decoded(20_005)
+					synctest.Wait()
 					done++
 				}
 			}
@@ -216,6 +220,7 @@ func TestBudgetOfAddress(t *testing.T) {
 				t.Errorf("a connection ended with %v", s.ended)
 			}
 			_ = s.conn.Close()
+			synctest.Wait()
 		}
 	})
 }
@@ -257,6 +262,7 @@ func TestBudgetOfUnreadData(t *testing.T) {
 		}
 		for _, s := range append(all, flood, other, begins) {
 			_ = s.conn.Close()
+			synctest.Wait()
 			s.conn.charge(frame(nil, dataFrame, 0, 1, make([]byte, 100))) // was read while it closed
 		}
 		if use, _ := b.inUse(); use != 0 || len(b.large) != 0 {
@@ -306,6 +312,7 @@ func TestBudgetTurns(t *testing.T) {
 		}
 		for _, s := range append(greedy, honest) {
 			_ = s.conn.Close()
+			synctest.Wait()
 		}
 	})
 }
