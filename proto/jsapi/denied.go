@@ -14,8 +14,8 @@ import (
 const (
 	// Timeout bounds a request to the server.
 	Timeout = 5 * time.Second
-	// denialWait is when a request looks whether the server denied it.
-	denialWait = 250 * time.Millisecond
+	// DenialWait is when a request looks whether the server denied it.
+	DenialWait = 250 * time.Millisecond
 )
 
 // DeniedError reports that the server does not let this user use a subject.
@@ -88,7 +88,7 @@ func Denied(nc *nats.Conn, subjects ...string) error {
 func Watch(ctx context.Context, nc *nats.Conn, subjects ...string) (context.Context, context.CancelFunc) {
 	ctx, deny := context.WithCancelCause(ctx)
 	before := nc.LastError()
-	look := time.AfterFunc(denialWait, func() {
+	look := time.AfterFunc(DenialWait, func() {
 		last := nc.LastError()
 		if d := AsDenied(nc, last); d != nil && d.Publish && errors.Is(last, before) {
 			return

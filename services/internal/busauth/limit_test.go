@@ -1,6 +1,7 @@
 package busauth
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -104,6 +105,13 @@ func TestLimit(t *testing.T) {
 		try(shard, object(shard, "VirtualService", "shop"), false)
 		try(shard, object(shard, "Pod", "open"), false)
 	}
+	// The refusal of one object does not end a slow request for another one.
+	slow, stop := jsapi.Bound(t.Context(), conns[files], 2*jsapi.DenialWait, "meshlog.ev.mesh.")
+	<-slow.Done()
+	if err := context.Cause(slow); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a request ends with %v", err)
+	}
+	stop()
 	load(nil, "changed")
 	for shard := range conns {
 		try(shard, object(shard, "Pod", "open"), true)
