@@ -10,7 +10,7 @@ import (
 // output of the programs. deploy/testkit runs the API server that drives them. Its
 // own import law demands that it shares no code with the programs.
 func TestImports(t *testing.T) {
-	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", "-test", "./...").Output()
+	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", "-test", "-tags", "faults", "./...").Output()
 	if err != nil {
 		t.Fatalf("go list: %v", err)
 	}

@@ -10,12 +10,6 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"google.golang.org/protobuf/proto"
-
-	"meshlog.dev/events"
-	"meshlog.dev/proto/ident"
-	reportv1 "meshlog.dev/proto/meshlog/report/v1"
-	snapshotv1 "meshlog.dev/proto/meshlog/snapshot/v1"
 )
 
 // busAttack is one attack with a role's key: the subject, the reply and the bytes
@@ -70,12 +64,9 @@ var frontendAttacks = []busAttack{
 		nats.Msg{Subject: "$JS.API.DIRECT.GET.MESHLOG_VERSIONS.meshlog.ver.none"},
 	),
 	{"a report of a version of the far future", func(a *attacker) *nats.Msg {
-		future := &snapshotv1.Version{Epoch: math.MaxUint64 - a.dice.Uint64N(2), Seq: a.dice.Uint64()}
-		r := &reportv1.FrontendReport{
-			Frontend: "frontend-1", Build: "forged", Serving: future, BusConnected: true,
-			ChainMismatch: &reportv1.ChainMismatch{Own: future},
-		}
-		b, _ := proto.Marshal(r) // a valid message
+		future := fmt.Sprintf("{epoch: %d seq: %d}", math.MaxUint64-a.dice.Uint64N(2), a.dice.Uint64())
+		b := forge("meshlog.report.v1.FrontendReport", fmt.Sprintf(
+			`frontend: "frontend-1" build: "forged" serving: %[1]s bus_connected: true chain_mismatch: {own: %[1]s}`, future))
 		return &nats.Msg{Subject: "meshlog.fleet.mesh.report.frontend." + a.word(), Data: b}
 	}},
 	{"a report of random bytes", func(a *attacker) *nats.Msg {
@@ -83,48 +74,44 @@ var frontendAttacks = []busAttack{
 	}},
 }
 
-// own is the shard of the attacker's key.
-var own = ident.Shard{Source: "file", Instance: "attacker"}
+// Subjects of the shard of the attacker's key.
+const (
+	ownControl = "meshlog.ev.mesh.file.attacker._ctl"
+	ownObjects = "meshlog.ev.mesh.file.attacker.ServiceEntry.demo"
+)
 
 var watcherAttacks = []busAttack{
 	publishes,
 	asks(
 		nats.Msg{Subject: "$JS.API.INFO"},
 		nats.Msg{Subject: "$JS.API.STREAM.INFO.MESHLOG_EVENTS"},
-		nats.Msg{Subject: "$JS.API.DIRECT.GET.MESHLOG_EVENTS.meshlog.ev.mesh.file.attacker.ServiceEntry.demo"},
+		nats.Msg{Subject: "$JS.API.DIRECT.GET.MESHLOG_EVENTS." + ownObjects},
 		nats.Msg{Subject: "meshlog.fleet.mesh.digests"},
 	),
 	{"a record that does not belong to its subject", func(a *attacker) *nats.Msg {
-		forged := []events.Body{
-			&events.Segment{Epoch: math.MaxUint64, Build: "forged"},
-			&events.Segment{Epoch: uint64(time.Now().Unix()) + 60, Build: "forged"},
-			&events.Begin{Shard: ident.Shard{Source: "file", Instance: "default"}, Session: a.word(), Holder: "forged"},
-			&events.Alive{Shard: ident.Shard{Source: "file", Instance: "default"}, Session: a.word()},
-			&events.Object{
-				Key: ident.Key{Source: "file", Instance: "default", Kind: "VirtualService", Namespace: "demo", Name: "shop"},
-				Op:  events.Delete, Session: a.word(), Pseq: 1, Low: 1,
-			},
-			&events.Overlay{ID: a.word(), Kind: ident.Rollback, Reason: "forged", Values: []ident.OverlayValue{{
-				Key: ident.Key{Source: "file", Instance: "default", Kind: "VirtualService", Namespace: "demo", Name: "shop"},
-			}}},
+		key := `key: {source: "file" instance: "default" kind: "VirtualService" namespace: "demo" name: "shop"}`
+		forged := []string{
+			fmt.Sprintf(`segment: {epoch: %d build: "forged"}`, uint64(math.MaxUint64)),
+			fmt.Sprintf(`segment: {epoch: %d build: "forged"}`, time.Now().Unix()+60),
+			fmt.Sprintf(`begin: {shard: {source: "file" instance: "default"} session: %q holder: "forged"}`, a.word()),
+			fmt.Sprintf(`alive: {shard: {source: "file" instance: "default"} session: %q}`, a.word()),
+			fmt.Sprintf(`object: {%s op: OP_DELETE session: %q pseq: 1 low: 1}`, key, a.word()),
+			fmt.Sprintf(`overlay: {id: %q kind: OVERLAY_KIND_ROLLBACK reason: "forged" values: {%s}}`, a.word(), key),
 		}
-		b, err := events.Encode(events.Event{ID: a.word(), Observed: time.Now(), Body: forged[a.dice.IntN(len(forged))]})
-		if err != nil {
-			b = a.bytes()
-		}
-		subject := events.ControlSubject(own)
+		b := forge("meshlog.event.v1.Event", fmt.Sprintf(`id: %q observed_time: {seconds: %d} %s`, a.word(), time.Now().Unix(), forged[a.dice.IntN(len(forged))]))
+		subject := ownControl
 		if a.dice.IntN(2) == 0 {
-			subject = events.ObjectSubject(ident.Key{Source: own.Source, Instance: own.Instance, Kind: "ServiceEntry", Namespace: "demo"})
+			subject = ownObjects
 		}
-		return &nats.Msg{Subject: subject.In("mesh"), Data: b, Header: a.header()}
+		return &nats.Msg{Subject: subject, Data: b, Header: a.header()}
 	}},
 	{"random bytes on its own subject", func(a *attacker) *nats.Msg {
-		return &nats.Msg{Subject: events.ControlSubject(own).In("mesh"), Data: a.bytes(), Header: a.header()}
+		return &nats.Msg{Subject: ownControl, Data: a.bytes(), Header: a.header()}
 	}},
 	{"the answer of the server as a record", func(a *attacker) *nats.Msg {
 		return &nats.Msg{
-			Subject: "$JS.API.DIRECT.GET.MESHLOG_EVENTS.meshlog.ev.mesh.file.attacker.ServiceEntry.demo",
-			Reply:   events.ControlSubject(own).In("mesh"),
+			Subject: "$JS.API.DIRECT.GET.MESHLOG_EVENTS." + ownObjects,
+			Reply:   ownControl,
 		}
 	}},
 	{"a report in another shard's name", func(a *attacker) *nats.Msg {
