@@ -2,7 +2,7 @@ package trial_test
 
 import (
 	"os"
-
+	"runtime/debug"
 	"strings"
 	"testing"
 
@@ -27,6 +27,8 @@ type base struct {
 
 func newBase(t testing.TB) *base {
 	t.Helper()
+	percent := debug.SetGCPercent(400) // thousands of worlds are made, and few bytes live
+	t.Cleanup(func() { debug.SetGCPercent(percent) })
 	text, err := os.ReadFile("testdata/base.yaml")
 	if err != nil {
 		t.Fatal(err)
@@ -92,10 +94,13 @@ func TestValidationRefusesWhatGenerationRefuses(t *testing.T) {
 			t.Fatal(name)
 		}
 		for o := range all.Objects(name) {
+			if strings.HasPrefix(o.Key.Name, "fixed-") {
+				continue
+			}
 			t.Run(name+"/"+o.Key.Name, func(t *testing.T) {
 				t.Parallel()
 				b := newBase(t)
-				n, good := 0, 0
+				n, good, generated := 0, 0, map[string]bool{}
 				mutants(o.Message, 1, withoutEffect(name), every, func(path string, m proto.Message) {
 					n++
 					payload, err := kd.Encode(m)
@@ -108,6 +113,10 @@ func TestValidationRefusesWhatGenerationRefuses(t *testing.T) {
 						return
 					}
 					good++
+					if generated[string(payload)] { // another field had led to it
+						return
+					}
+					generated[string(payload)] = true
 					found := trial.Problems(decoded)
 					if len(found) > 0 {
 						t.Errorf("%s: only the trial finds: %s", path, found[0].Error())
@@ -118,7 +127,7 @@ func TestValidationRefusesWhatGenerationRefuses(t *testing.T) {
 						break
 					}
 				})
-				t.Logf("%d mutants, %d of them valid", n, good)
+				t.Logf("%d mutants, %d of them valid, %d generated", n, good, len(generated))
 			})
 		}
 	}

@@ -256,18 +256,20 @@ func clamped(low, high int64, of func(int64) protoreflect.Value) []protoreflect.
 
 var (
 	fractions = []float64{-1, math.Copysign(0, -1), 0, 1e-300, 1e-5, 0.00009, 0.0001, 0.5, 1, 1.5, 99.99999, 100, 100.1, 1e300, math.NaN(), math.Inf(1), math.Inf(-1)}
-	texts     = []string{
-		"", " ", "a", "a b", "a.b", "*", "*.a.b", "*a.b", "~", "/", "/a", "a/b",
-		"a\x00b", "a\r\nb", "\x7f", ":path", ":authority", "host", "0", "99999",
-		"10.0.0.1", "10.0.0.0/8", "10.0.0.0/33", "::1", "fe80::1%eth0", "unix:///run/x", "unix://", "https", "TLS",
-		"(", "(a)|(b)", "a{1001}", "(?=a)", `\9`, `\C`, ".*", "%", "%%", "%REQ(", "%REQ(a)%", "%REQ()%", "%NOPE%", "%DOWNSTREAM_PEER_CERT_V_END(%b %d)%",
-		"@request.auth.claims", "@request.auth.claims.", "@request.auth.claims.a", "@request.auth.claims..a", "@request.auth.claims[a][]", "5xx,", "GET",
-		strings.Repeat("a", 64), strings.Repeat("a", 256), strings.Repeat("a", 20000), strings.Repeat("(a?)", 1000),
+	// texts has one of each sort: what differs in nothing that validation, generation or
+	// Envoy's API looks at costs time and finds nothing.
+	texts = []string{
+		"", " ", "a", "a.b", "*", "*.a.b", "*a.b", "~", "/", "a/b",
+		"a\x00b", "a\r\nb", ":path", "host", "99999",
+		"10.0.0.1", "10.0.0.0/8", "10.0.0.0/33", "fe80::1%eth0", "unix:///run/x", "https",
+		"(", "(a?)+", "a{1001}", "(?=a)", `\C`, "%", "%REQ(", "%REQ(a)%", "%NOPE%", "%DOWNSTREAM_PEER_CERT_V_END(%b %d)%",
+		"@request.auth.claims.", "@request.auth.claims.a", "@request.auth.claims[a][]", "5xx,",
+		strings.Repeat("a", 256), strings.Repeat("a", 16385), strings.Repeat("(a?)", 100),
 	}
 )
 
 func numbers() []int64 {
-	all := []int64{-1, 0, 1, 2, 3, 10, 99, 100, 101, 199, 200, 599, 600, 700, 999, 1000, 1024, 65535, 65536, 70000, 5000011, 5000012, 8388608, 8388609, math.MaxInt32, math.MaxInt32 + 1, math.MaxUint32}
+	all := []int64{-1, 0, 1, 3, 10, 100, 101, 199, 200, 599, 600, 1000, 65535, 65536, 5000011, 5000012, 8388608, 8388609, math.MaxInt32, math.MaxInt32 + 1, math.MaxUint32}
 	slices.Sort(all)
 	return slices.Compact(all)
 }
