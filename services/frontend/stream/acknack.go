@@ -169,11 +169,8 @@ func (s *Stream) nack(now time.Time, w *watch, o *outstanding, earlier []outstan
 	for _, c := range culprits {
 		if s.holdBack(w, c, withheld) && known && !isBind(message) {
 			h := w.heldBack[c.name]
-			h.verdict, h.message, h.world = culprit, n.Message, w.appliedAllOf
+			h.verdict, h.message, h.world = culprit, n.Message, s.hadIn(w, h.good)
 			h.lacks = lackedCluster(message)
-			if h.world.IsZero() {
-				h.world = w.progress.Acked
-			}
 			w.heldBack[c.name] = h
 		}
 	}

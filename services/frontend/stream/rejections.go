@@ -14,7 +14,8 @@ type Rejection struct {
 	Sum     xds.Sum
 	Message string
 	// Good is the resource that the client has instead; nil: none. World is the
-	// last version that the client is known to have applied in full.
+	// newest retained version that serves it to the client's class. If none does,
+	// it is the last version that the client is known to have applied in full.
 	Good  *xds.Resource
 	World ident.Position
 }
@@ -54,4 +55,21 @@ func (s *Stream) Count(v *reportv1.Verdict, t ident.ResourceType, sum xds.Sum) {
 	case should != nil && should.Sum == sum:
 		v.Undecided++ // not answered yet
 	}
+}
+
+// hadIn returns the World of a Rejection by a client that has good. The last version
+// that the client applied in full may be older than good: a newer version can be
+// pending when the client applies good.
+func (s *Stream) hadIn(w *watch, good *xds.Resource) ident.Position {
+	if good != nil {
+		for v := range s.cfg.Past {
+			if v.Sets[w.t].Find(good.Name).Same(good) {
+				return v.Version
+			}
+		}
+	}
+	if w.appliedAllOf.IsZero() {
+		return w.progress.Acked
+	}
+	return w.appliedAllOf
 }

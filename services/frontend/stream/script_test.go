@@ -60,6 +60,9 @@ import (
 //	contents TYPE resources|none
 //	                            requires what the client was sent, each with
 //	                            applied, sent, due, held-back, lingering after ":"
+//	rejected TYPE NAME N had CONTENT
+//	                            requires that the rejection of a name stands, and
+//	                            that the client has that content of world N instead
 //	applied N                   requires the oldest applied world among the types,
 //	                            followed by "all" if the client has applied all
 //
@@ -257,6 +260,16 @@ func (r *script) talk(words []string) error {
 
 func (r *script) talkOf(verb string, t ident.ResourceType, args []string) error {
 	switch verb {
+	case "rejected":
+		for _, x := range r.stream.Rejections() {
+			if x.Type == t && x.Name == args[0] && x.Good != nil {
+				if got := fmt.Sprintf("%s %d had %s", x.Name, x.World.Seq, r.text[x.Good.Sum]); got != strings.Join(args, " ") {
+					return fmt.Errorf("the rejection is %s", got)
+				}
+				return nil
+			}
+		}
+		return errors.New("there is no such rejection of a client that has another one")
 	case "only":
 		r.cfg.Only = &t
 		return nil
@@ -467,7 +480,8 @@ func marked(v names.Versions) (all names.Versions) {
 
 // world parses a view and makes the stream serve it.
 func (r *script) world(def string) error {
-	v := content.View{Version: ident.Position{Epoch: 1, Seq: uint64(len(r.worlds) + 1)}}
+	n := uint64(len(r.worlds))
+	v := content.View{Version: ident.Position{Epoch: 1, Seq: n + 1}, Until: ident.Position{Epoch: 1, Seq: n}}
 	for t := range ident.ResourceTypes {
 		v.Sets[t] = &xds.Set{}
 	}
