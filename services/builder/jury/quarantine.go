@@ -144,7 +144,7 @@ func (j *Jury) condemn(now time.Time, f *fold.Fold, worlds Worlds) ([]*events.Ov
 		}
 		o := &events.Overlay{
 			ID: quarantineID(f, x), Kind: ident.Quarantine, Reason: strings.Join(strings.Fields(e.message), " "), // one line
-			Values: j.instead(of.Type, x, e, c, good),
+			Values: j.instead(of, x, e, c, good),
 		}
 		for i := range o.Values {
 			o.Values[i].Resource.By = by
@@ -157,7 +157,8 @@ func (j *Jury) condemn(now time.Time, f *fold.Fold, worlds Worlds) ([]*events.Ov
 
 // instead returns what is held back of a rejected resource, and what is served in
 // its place: of a row of pieces those to blame, else the whole resource.
-func (j *Jury) instead(t ident.ResourceType, x ident.Rejected, e evidence, c *gate.Content, good []byte) []ident.OverlayValue {
+func (j *Jury) instead(of gate.ClassOf, x ident.Rejected, e evidence, c *gate.Content, good []byte) []ident.OverlayValue {
+	t := of.Type
 	rejection := row.Case{Type: t, Name: x.Name, Made: c.Made, With: c.StandIns, Good: good, Message: e.message}
 	var values []ident.OverlayValue
 	size := 0
@@ -178,6 +179,9 @@ func (j *Jury) instead(t ident.ResourceType, x ident.Rejected, e evidence, c *ga
 		good = nil
 	}
 	whole := row.Whole(t, c.Made, good)
+	if whole.Closed && t == ident.CDS && of.Class.CDS.Client == index.ClientGRPC {
+		whole = row.StandIn{} // gRPC refuses a cluster without discovery, and fails the requests if it is absent
+	}
 	v := ident.OverlayValue{Resource: &ident.Resource{Rejected: x, Class: e.class, Closed: whole.Closed}}
 	if whole.Value != nil {
 		v.Value = &ident.Value{Type: x.Type, Bytes: whole.Value}

@@ -192,6 +192,8 @@ func effect(k partKey, closed bool, names []string) string {
 	switch {
 	case k.t == ident.LDS:
 		return fmt.Sprintf("connections%s are closed", of)
+	case k.t == ident.CDS:
+		return "it is served without endpoints: requests get 503"
 	case k.client == index.ClientGRPC:
 		return fmt.Sprintf("clients fail the requests%s", of)
 	}

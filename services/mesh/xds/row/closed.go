@@ -1,6 +1,7 @@
 package row
 
 import (
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
@@ -15,9 +16,8 @@ import (
 // chain or listener: the message with a refusal in place of each of its pieces
 // that is refused on its own, and the names of these pieces. If others are to
 // blame, it returns a resource that refuses everything, and no names; of a message
-// that is a part of a resource, and of what cannot be closed, such as a Cluster,
-// which gets no requests if it is absent, it returns nil. What it returns is not
-// refused itself. It does not change the message.
+// that is a part of a resource, and of what cannot be closed, such as endpoints, it
+// returns nil. What it returns is not refused itself. It does not change the message.
 func Close(m proto.Message, partial bool, refused func(proto.Message) bool) (closed proto.Message, pieces []string) {
 	if closed, pieces = closedPieces(m, refused); len(pieces) > 0 && !refused(closed) {
 		return closed, pieces
@@ -71,9 +71,12 @@ func closedPieces(m proto.Message, refused func(proto.Message) bool) (closed pro
 }
 
 // closedWhole returns a resource that refuses all requests or connections of m, or
-// nil if m has none, as a Cluster.
+// nil if m has none. A Cluster without endpoints keeps its name: Envoy refuses a
+// RouteConfiguration with validate_clusters that names an absent one.
 func closedWhole(m proto.Message) proto.Message {
 	switch m := m.(type) {
+	case *clusterv3.Cluster:
+		return &clusterv3.Cluster{Name: m.GetName(), ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STATIC}}
 	case *listenerv3.Listener:
 		if l := closedListener(m); l != nil {
 			return l

@@ -7,6 +7,7 @@ import (
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	rbacconfigv3 "github.com/envoyproxy/go-control-plane/envoy/config/rbac/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
@@ -23,6 +24,7 @@ import (
 	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/mesh/xds/piece"
 	"meshlog.dev/services/mesh/xds/row"
+	"meshlog.dev/services/suite/envoytest"
 )
 
 func encode(t *testing.T, m proto.Message) []byte {
@@ -82,7 +84,8 @@ func TestSecurityNeverFallsBack(t *testing.T) {
 	}
 	socket := &corev3.TransportSocket{Name: "tls", ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: piece.Any(&tlsv3.UpstreamTlsContext{Sni: "a"})}}
 	plain, secure := encode(t, &clusterv3.Cluster{Name: "c"}), encode(t, &clusterv3.Cluster{Name: "c", TransportSocket: socket})
-	if w := row.Whole(ident.CDS, secure, plain); w.Value != nil {
+	closed := encode(t, closedCluster("c"))
+	if w := row.Whole(ident.CDS, secure, plain); !w.Closed || string(w.Value) != string(closed) {
 		t.Error("a cluster with TLS that is rejected falls back to plaintext")
 	}
 	if w := row.Whole(ident.CDS, plain, secure); string(w.Value) != string(secure) {
@@ -98,7 +101,7 @@ func TestSecurityBesideFilters(t *testing.T) {
 			UpstreamHttpProtocolOptions: &corev3.UpstreamHttpProtocolOptions{AutoSni: true, AutoSanValidation: validates},
 		})}})
 	}
-	if w := row.Whole(ident.CDS, cluster(true), cluster(false)); w.Value != nil {
+	if w := row.Whole(ident.CDS, cluster(true), cluster(false)); !w.Closed {
 		t.Error("a cluster that checks names falls back to one that does not")
 	}
 	with := func(filters ...*hcmv3.HttpFilter) []byte {
@@ -218,7 +221,9 @@ func TestClose(t *testing.T) {
 		{"a listener of a gRPC client", &listenerv3.Listener{Name: "broken", ApiListener: &listenerv3.ApiListener{}}, false, refuses("broken"), "", "nothing"},
 		{"one host", routes(faulty, virtualHost("b", nil)), false, refuses("broken"), "virtual host a", "a! b"},
 		{"a part without hosts", &routev3.RouteConfiguration{Name: "broken"}, true, refuses("broken"), "", "nothing"},
-		{"a cluster", &clusterv3.Cluster{Name: "broken"}, false, refuses("broken"), "", "nothing"},
+		{"a cluster", &clusterv3.Cluster{Name: "c", AltStatName: "broken"}, false, refuses("broken"), "", "c!"},
+		{"the name of a cluster", &clusterv3.Cluster{Name: "broken"}, false, refuses("broken"), "", "nothing"},
+		{"endpoints", &endpointv3.ClusterLoadAssignment{ClusterName: "broken"}, false, refuses("broken"), "", "nothing"},
 	} {
 		before := proto.Clone(c.m)
 		closed, pieces := row.Close(c.m, c.partial, c.refused)
@@ -235,6 +240,24 @@ func TestClose(t *testing.T) {
 			t.Errorf("%s: the message changed", c.name)
 		}
 	}
+}
+
+// Envoy takes routes with validate_clusters that name a closed cluster: a rejected
+// cluster must not freeze them (section 5, item 1).
+func TestRoutesToAClosedCluster(t *testing.T) {
+	h := virtualHost("a", nil)
+	h.Routes[0].Action = &routev3.Route_Route{Route: &routev3.RouteAction{ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: "c"}}}
+	r := routes(h)
+	r.ValidateClusters = wrapperspb.Bool(true)
+	is := new(clusterv3.Cluster)
+	if err := proto.Unmarshal(row.Whole(ident.CDS, encode(t, &clusterv3.Cluster{Name: "c", AltStatName: "bad"}), nil).Value, is); err != nil {
+		t.Fatal(err)
+	}
+	envoytest.Validate(t, envoytest.Config{Clusters: []*clusterv3.Cluster{is}, Routes: []*routev3.RouteConfiguration{r}})
+}
+
+func closedCluster(name string) *clusterv3.Cluster {
+	return &clusterv3.Cluster{Name: name, ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STATIC}}
 }
 
 // A closed listener keeps what Envoy refuses to change in an update: whether workers
@@ -270,6 +293,8 @@ func shape(m proto.Message) string {
 	switch m := m.(type) {
 	case nil:
 		return "nothing"
+	case *clusterv3.Cluster:
+		add(m.GetName(), proto.Equal(m, closedCluster(m.GetName())))
 	case *routev3.RouteConfiguration:
 		for _, h := range m.GetVirtualHosts() {
 			add(h.GetName(), h.GetRoutes()[0].GetDirectResponse().GetStatus() == 503)
