@@ -12,8 +12,8 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"syscall"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -25,9 +25,20 @@ import (
 // Update is the flag that rewrites golden files.
 var Update = flag.Bool("update", false, "rewrite golden files")
 
-// Main runs the tests of a package in UTC, the zone of the golden files.
+// Main runs the tests of a package in UTC, the zone of the golden files. It starts the
+// program again with that zone: goroutines that packages start may read time.Local.
 func Main(m *testing.M) {
-	time.Local = time.UTC
+	if os.Getenv("TZ") != "UTC" {
+		self, err := os.Executable()
+		if err == nil {
+			err = os.Setenv("TZ", "UTC")
+		}
+		if err == nil {
+			err = syscall.Exec(self, os.Args, os.Environ())
+		}
+		fmt.Fprintln(os.Stderr, "start the tests in UTC:", err)
+		os.Exit(1)
+	}
 	flag.Parse()
 	os.Exit(m.Run())
 }
