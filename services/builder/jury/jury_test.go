@@ -131,22 +131,30 @@ func TestReportInParts(t *testing.T) {
 
 // A quarantine carries the content that proxies had before, if the jury knows it.
 func TestQuarantineServesLastGood(t *testing.T) {
+	const closed, nothing = "a cluster without endpoints", "no cluster"
 	lost := func(ident.Position) (*world.World, error) { return nil, store.ErrNotFound }
 	failing := func(ident.Position) (*world.World, error) { return nil, errors.New("no answer") }
 	for _, c := range []struct {
 		name   string
 		value  string
 		worlds jury.Worlds
+		client index.Client
 		want   string
 		fails  bool
 	}{
-		{"the content before", "before", worlds, "before", false},
-		{"too large", strings.Repeat("x", 256<<10+1), worlds, "", false},
-		{"no longer kept", "before", lost, "", false},
-		{"the bus does not answer", "before", failing, "", true},
+		{"the content before", "before", worlds, index.ClientSidecar, "before", false},
+		{"too large", strings.Repeat("x", 256<<10+1), worlds, index.ClientSidecar, closed, false},
+		{"no longer kept", "before", lost, index.ClientSidecar, closed, false},
+		{"the bus does not answer", "before", failing, index.ClientSidecar, "", true},
+		{"the content before, of a gRPC client", "before", worlds, index.ClientGRPC, "before", false},
+		{"no longer kept, of a gRPC client", "before", lost, index.ClientGRPC, nothing, false},
 	} {
+		v := verdict(0, 0, "p1", "p2")
+		class := index.ProxyClass{}
+		class.CDS.Client = c.client
+		v.Class = class.Encode()
 		j, f := jury.New(fixed{cluster(c.value)}, start.Add(-time.Minute), slog.New(slog.DiscardHandler)), fold.New("one", fold.KindJudge{})
-		j.Hear(start, &reportv1.FrontendReport{Frontend: "f0", Verdicts: []*reportv1.Verdict{verdict(0, 0, "p1", "p2")}})
+		j.Hear(start, &reportv1.FrontendReport{Frontend: "f0", Verdicts: []*reportv1.Verdict{v}})
 		j.Suspect(start, f)
 		proposed, err := j.Propose(start, f, c.worlds)
 		if (err != nil) != c.fails {
@@ -158,16 +166,18 @@ func TestQuarantineServesLastGood(t *testing.T) {
 		if len(proposed) != 1 || proposed[0].Kind != ident.Quarantine || proposed[0].Reason != "it is bad" {
 			t.Fatalf("%s: proposed %v, want a quarantine", c.name, proposed)
 		}
-		got := ""
+		got := nothing
 		if v := proposed[0].Values[0].Value; v != nil {
 			var m clusterv3.Cluster
 			if err := proto.Unmarshal(v.Bytes, &m); err != nil {
 				t.Fatal(err)
 			}
-			got = m.GetAltStatName()
+			if got = m.GetAltStatName(); proposed[0].Values[0].Resource.Closed {
+				got = closed
+			}
 		}
 		if got != c.want {
-			t.Errorf("%s: %d bytes are served instead, want %d", c.name, len(got), len(c.want))
+			t.Errorf("%s: served instead is %.50q, want %q", c.name, got, c.want)
 		}
 	}
 }
