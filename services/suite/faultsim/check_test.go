@@ -490,7 +490,7 @@ func (s *sim) unruly(head *version) *violation {
 		}
 		hist := src.hist[r.key]
 		last := hist[len(hist)-1]
-		if on && last != r.base && !src.down && !src.partial && r.key.Kind != src.hidden {
+		if on && last != r.base && !src.down && !src.partial && r.key.Kind != src.hidden && !s.untold(head, src, records) {
 			return no("overlay %s on %s was made against %d and still hides %d", id, short(r.key), r.base, last)
 		}
 		before, told := value(0), false
@@ -515,6 +515,24 @@ func (s *sim) unruly(head *version) *violation {
 		}
 	}
 	return nil
+}
+
+// untold reports whether a source has ended, and nobody has listed it in the head's
+// epoch: what it offers is unknown then, so the overlays that an epoch begins with, or
+// that are made in it, stay until an operator removes them.
+func (s *sim) untold(head *version, src *source, records []events.Record) bool {
+	told := !src.removed
+	for _, rec := range records {
+		switch b := rec.Event.Body.(type) {
+		case *events.Segment:
+			if b.Epoch >= head.v.Epoch {
+				told = !src.removed
+			}
+		case *events.Alive:
+			told = told || b.Shard == shardOf(src.n)
+		}
+	}
+	return !told
 }
 
 // records returns all records of the log, including those that retention removed.
