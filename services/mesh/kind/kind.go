@@ -12,7 +12,9 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	configv1 "meshlog.dev/proto/meshlog/config/v1"
 	"meshlog.dev/services/mesh/kind/validate"
+	"meshlog.dev/services/mesh/permit"
 	"meshlog.dev/services/mesh/problem"
 )
 
@@ -125,7 +127,15 @@ func (k *Kind) Validate(namespace string, m proto.Message) []problem.Diagnostic 
 	if twice, is := validate.OwnNamespaceTwice(namespace, m); is {
 		return slices.Insert(problems, 0, twice)
 	}
+	if policy, is := m.(*configv1.MeshPolicy); is {
+		problems = append(problems, validate.SourceRuleKinds(policy, isKnown)...)
+	}
 	return problems
+}
+
+// isKnown reports whether a glob matches the name of a kind.
+func isKnown(glob string) bool {
+	return slices.ContainsFunc(table, func(k *Kind) bool { return permit.Match(glob, k.Name) })
 }
 
 // EndpointsOnly reports whether the change from old to new changes nothing but

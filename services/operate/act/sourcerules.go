@@ -161,5 +161,5 @@ func showLimits(v *busAuthView, out *command.Output) {
 	}
 	out.Line("If a watcher may publish more now, have the servers load it before you publish the policy. If it")
 	out.Line("may publish less, publish the policy first, and wait until `meshlog diagnostics` shows no object of")
-	out.Line("the watcher as forbidden: with one that the bus refuses, all its changes wait.")
+	out.Line("the watcher as forbidden: an object that the bus refuses keeps its last good value.")
 }

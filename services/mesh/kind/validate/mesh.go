@@ -12,6 +12,7 @@ import (
 	meshconfig "istio.io/api/mesh/v1alpha1"
 
 	configv1 "meshlog.dev/proto/meshlog/config/v1"
+	"meshlog.dev/services/mesh/permit"
 	"meshlog.dev/services/mesh/problem"
 )
 
@@ -59,7 +60,11 @@ func MeshConfig(m proto.Message) []problem.Diagnostic {
 
 // sourceRule checks a rule about what a source may publish (ACL-1).
 func (c *checker) sourceRule(at *fieldPath, r *configv1.SourceRule) {
-	c.errorIf(r.GetSource() == "", at.field("source"), "write a source such as consul, or * for all", "the source is missing")
+	source := r.GetSource()
+	c.errorIf(source == "", at.field("source"), "write a source such as consul, or * for all", "the source is missing")
+	if known := append([]string{"api", "up"}, sources...); source != "" && !slices.ContainsFunc(known, func(s string) bool { return permit.Match(source, s) }) {
+		c.warnf(at.field("source"), "use "+strings.Join(known, ", ")+", or a glob that matches some", "meshlog has no source %q", source)
+	}
 	for _, list := range []struct {
 		field string
 		globs []string
@@ -78,6 +83,20 @@ func (c *checker) sourceRule(at *fieldPath, r *configv1.SourceRule) {
 			c.warnf(at.field("kinds").item(i), "remove it", "no rule decides about a MeshPolicy: only kubernetes, file, api and up may publish it")
 		}
 	}
+}
+
+// SourceRuleKinds returns warnings about the kinds in the source rules of a MeshPolicy
+// of which no name is known. A rule about them decides about nothing.
+func SourceRuleKinds(p *configv1.MeshPolicy, known func(glob string) bool) []problem.Diagnostic {
+	c := checker{}
+	for i, r := range p.GetSourceRules() {
+		for j, k := range r.GetKinds() {
+			if k != "" && !known(k) {
+				c.warnf(root.field("source_rules").item(i).field("kinds").item(j), "write it as documents do, such as VirtualService; KubernetesGateway is the one of the Gateway API", "meshlog knows no kind %q", k)
+			}
+		}
+	}
+	return c.result()
 }
 
 // CipherSuites and Curves are those of TLS 1.2 that Envoy knows; it refuses a
