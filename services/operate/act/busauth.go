@@ -117,6 +117,7 @@ type busAuthView struct {
 	// Permissions of the watchers that source rules limit now, or did before.
 	Permissions []busauth.Permission `json:"permissions,omitempty"`
 	FoldOnly    []foldOnly           `json:"foldOnly,omitempty"`
+	Warnings    []string             `json:"warnings,omitempty"` // about the policy
 	limited     bool                 // by a policy
 }
 
@@ -125,12 +126,12 @@ func (v *busAuthView) limit(users *busauth.Users, path string) error {
 	if path == "" {
 		return nil
 	}
-	p, err := readPolicy(path)
+	p, warnings, err := readPolicy(path)
 	if err != nil {
 		return fmt.Errorf("--policy: %w", err)
 	}
 	users.Limits, v.FoldOnly = limits(p, users.Roles)
-	v.limited = true
+	v.Warnings, v.limited = warnings, true
 	return nil
 }
 

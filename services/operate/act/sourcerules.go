@@ -20,39 +20,39 @@ import (
 )
 
 // readPolicy returns the MeshPolicy in a file of documents, which may hold other
-// objects too.
-func readPolicy(path string) (*configv1.MeshPolicy, error) {
+// objects too, and warnings about it.
+func readPolicy(path string) (found *configv1.MeshPolicy, warnings []string, err error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	var found *configv1.MeshPolicy
 	for _, d := range manifest.Parse(text) {
 		o, bad := document.Read(&d)
 		switch {
 		case o.Foreign:
 			continue
 		case o.Kind == nil: // it may be the policy
-			return nil, refused(path, bad)
+			return nil, nil, refused(path, bad)
 		case o.Kind.Name != permit.PolicyKind || o.Name != world.CountedName:
 			continue
 		case bad != nil:
-			return nil, refused(path, bad)
+			return nil, nil, refused(path, bad)
 		case found != nil:
-			return nil, fmt.Errorf("%s:%d: holds a second %s %s; leave one", path, d.Line, permit.PolicyKind, o.Name)
+			return nil, nil, fmt.Errorf("%s:%d: holds a second %s %s; leave one", path, d.Line, permit.PolicyKind, o.Name)
 		}
 		for _, p := range o.Kind.Validate(o.Namespace, o.Message) {
+			p.Line = d.FieldLine(p.Field)
 			if p.Severity == problem.Error {
-				p.Line = d.FieldLine(p.Field)
-				return nil, refused(path, &p)
+				return nil, nil, refused(path, &p)
 			}
+			warnings = append(warnings, refused(path, &p).Error())
 		}
 		found = o.Message.(*configv1.MeshPolicy)
 	}
 	if found == nil {
-		return nil, fmt.Errorf("%s: holds no %s %s; give the file with the policy of the mesh", path, permit.PolicyKind, world.CountedName)
+		return nil, nil, fmt.Errorf("%s: holds no %s %s; give the file with the policy of the mesh", path, permit.PolicyKind, world.CountedName)
 	}
-	return found, nil
+	return found, warnings, nil
 }
 
 func refused(path string, d *problem.Diagnostic) error {
@@ -150,6 +150,10 @@ func showLimits(v *busAuthView, out *command.Output) {
 		out.Line("")
 		out.Line("Only the fold enforces:")
 		out.Rows(&t)
+	}
+	for _, w := range v.Warnings {
+		out.Line("")
+		out.Line("Warning: " + w)
 	}
 	if !changed {
 		return

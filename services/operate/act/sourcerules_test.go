@@ -85,6 +85,10 @@ func TestBusAuthPolicy(t *testing.T) {
 	run("bus-auth-policy-changed", with(strings.Replace(policy, "[shop, pay.eu]", "[shop, open]", 1))...)
 	run("bus-auth-policy-json", with(policy, "-o", "json")...)
 	run("bus-auth-policy-ended", watchers...)
+	out, err := runBusAuth(t, dir, with(strings.Replace(policy, "kinds: [Service]", "kinds: [Svc]", 1))...)
+	if want := `policy.yaml:20: spec.source_rules[4].kinds[0]: meshlog knows no kind "Svc"`; err != nil || !strings.Contains(out, want) {
+		t.Errorf("of a policy with an unknown kind it says (%v):\n%s\nwant a warning: %s", err, out, want)
+	}
 }
 
 // ACL-3: a file that may not be the policy of the mesh changes nothing.
