@@ -135,26 +135,30 @@ func (a *attacker) bytes() []byte {
 	return b
 }
 
-// connect opens a connection to the bus with the key of a role.
-func (m *mesh) connect(t *testing.T, role string) *nats.Conn {
+// connect opens a connection to each server with the key of a role: what an attack
+// does can depend on the server that it begins at.
+func (m *mesh) connect(t *testing.T, role string) (all []*nats.Conn) {
 	t.Helper()
 	key, err := m.bus().Key(role)
 	must(t, err)
-	conn, err := nats.Connect(m.bus().URL(), key, nats.Name("attacker"), nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond),
-		nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {})) // permission violations
-	must(t, err)
-	t.Cleanup(conn.Close)
-	return conn
+	for _, s := range m.servers() {
+		conn, err := nats.Connect(s.URL(), key, nats.Name("attacker"), nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond),
+			nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {})) // permission violations
+		must(t, err)
+		t.Cleanup(conn.Close)
+		all = append(all, conn)
+	}
+	return all
 }
 
 // attackBus returns attacks with the key of a role. A connection that the server
 // ends is opened again.
 func (m *mesh) attackBus(t *testing.T, role string, attacks []busAttack) func(context.Context, *attacker) string {
 	t.Helper()
-	conn := m.connect(t, role)
+	conns := m.connect(t, role)
 	return func(_ context.Context, a *attacker) string {
 		attack := attacks[a.dice.IntN(len(attacks))]
-		if err := conn.PublishMsg(attack.make(a)); err != nil {
+		if err := conns[a.dice.IntN(len(conns))].PublishMsg(attack.make(a)); err != nil {
 			return fmt.Sprintf("%s (%v)", attack.what, err)
 		}
 		return attack.what
