@@ -16,6 +16,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/spf13/cobra"
 
+	"meshlog.dev/deploy/testkit/testport"
 	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/internal/bus"
 	"meshlog.dev/services/internal/busauth"
@@ -95,13 +96,64 @@ func TestAForeignMessageOnTheVersionChain(t *testing.T) {
 	}
 }
 
-// mesh is a server with a user for each role, and processes of their own.
+// BUS-4, on three servers: the next version follows the last good one.
+func TestAForeignMessageOnThreeServers(t *testing.T) {
+	t.Parallel()
+	shard := ident.Shard{Source: "file", Instance: "default"}
+	m := startMesh(t, 3, 64, shard, bus.Builder(), bus.Operator(), bus.Watcher(shard))
+	m.events.Wait(t, "published", "version")
+	operator, err := bus.Connect(m.options(bus.Operator()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer operator.Close()
+	chain, err := natsfeed.Open(t.Context(), operator, natsfeed.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.served(chain, "10.0.0.1")
+	admin, err := bus.Connect(m.options(bus.Admin()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer admin.Close()
+	for range 3 {
+		if answer, err := admin.Request(natsfeed.SubjectPrefix+"mesh", []byte("no version"), 5*time.Second); err != nil || bytes.Contains(answer.Data, []byte(`"error"`)) {
+			t.Fatalf("write on the chain: %v", err)
+		}
+	}
+	m.events.Wait(t, "the newest messages of the version chain are no versions; they are passed over, and the next version follows the last good one", "newest")
+	m.offer("10.0.0.2")
+	m.served(chain, "10.0.0.2")
+}
+
+// mesh is one NATS server or several with a user for each role, and processes of
+// their own.
 type mesh struct {
-	t      *testing.T
-	dir    string // keys and the server's configuration
-	config string // documents
-	server *server.Server
-	events operatetest.Events
+	t       *testing.T
+	dir     string // keys and the servers' configuration
+	config  string // documents
+	servers []*server.Server
+	events  operatetest.Events
+}
+
+// url returns the addresses of the servers.
+func (m *mesh) url() string {
+	var all []string
+	for _, s := range m.servers {
+		all = append(all, s.ClientURL())
+	}
+	return strings.Join(all, ",")
+}
+
+// reload has the servers read their configuration again.
+func (m *mesh) reload() {
+	m.t.Helper()
+	for _, s := range m.servers {
+		if err := s.Reload(); err != nil {
+			m.t.Fatal(err)
+		}
+	}
 }
 
 func (m *mesh) users(roles ...bus.Role) {
@@ -133,7 +185,7 @@ func (m *mesh) served(chain *natsfeed.Feed, address string) store.Stored {
 func (m *mesh) key(r bus.Role) string { return filepath.Join(m.dir, r.KeyName()) }
 
 func (m *mesh) options(r bus.Role) bus.ConnectOptions {
-	return bus.ConnectOptions{URL: m.server.ClientURL(), NkeyFile: m.key(r), Role: r, Name: r.String(), Log: slog.New(slog.DiscardHandler)}
+	return bus.ConnectOptions{URL: m.url(), NkeyFile: m.key(r), Role: r, Name: r.String(), Log: slog.New(slog.DiscardHandler)}
 }
 
 func (m *mesh) connect(r bus.Role) func(context.Context) (*bus.Conn, error) {
@@ -159,34 +211,18 @@ func (m *mesh) start(run func(context.Context, *process.Process) error) {
 	})
 }
 
-// startMesh starts a server, a builder, and a watcher of a document.
-func startMesh(t *testing.T, logMiB int64, watcher ident.Shard, roles ...bus.Role) *mesh {
+// startMesh starts that many servers, a builder, and a watcher of a document.
+func startMesh(t *testing.T, servers int, logMiB int64, watcher ident.Shard, roles ...bus.Role) *mesh {
 	t.Helper()
 	m := &mesh{t: t, dir: t.TempDir(), config: t.TempDir(), events: make(operatetest.Events, 10_000)}
 	m.users(roles...)
 	m.offer("10.0.0.1")
-	conf := filepath.Join(m.dir, "nats.conf")
-	if err := os.WriteFile(conf, fmt.Appendf(nil, "listen: \"127.0.0.1:-1\"\ninclude %q\njetstream { store_dir: %q }\n", busauth.ConfigName, m.dir), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	o, err := server.ProcessConfigFile(conf)
-	if err != nil {
-		t.Fatal(err)
-	}
-	o.NoSigs, o.NoLog = true, true
-	if m.server, err = server.NewServer(o); err != nil {
-		t.Fatal(err)
-	}
-	m.server.Start()
-	t.Cleanup(func() { m.server.Shutdown(); m.server.WaitForShutdown() })
-	if !m.server.ReadyForConnections(time.Minute) {
-		t.Fatal("the server does not start")
-	}
+	m.startServers(servers)
 	settings := builder.DefaultSettings()
 	settings.LogMiB = logMiB
 	m.start(func(ctx context.Context, p *process.Process) error {
 		return builder.Run(ctx, builder.Options{
-			Domain: process.DefaultDomain, ID: "b", Data: t.TempDir(), Replicas: 1, Settings: settings, Connect: m.connect(bus.Builder()), Process: p,
+			Domain: process.DefaultDomain, ID: "b", Data: t.TempDir(), Replicas: servers, Settings: settings, Connect: m.connect(bus.Builder()), Process: p,
 		})
 	})
 	m.start(func(ctx context.Context, p *process.Process) error {
@@ -195,6 +231,46 @@ func startMesh(t *testing.T, logMiB int64, watcher ident.Shard, roles ...bus.Rol
 		})
 	})
 	return m
+}
+
+func (m *mesh) startServers(n int) {
+	m.t.Helper()
+	var ports []int // each server knows the ports of all before any of them starts
+	var routes []string
+	for range n {
+		port, err := testport.TCP()
+		if err != nil {
+			m.t.Fatal(err)
+		}
+		ports, routes = append(ports, port), append(routes, fmt.Sprintf("\"nats://127.0.0.1:%d\"", port))
+	}
+	for i, port := range ports {
+		text := fmt.Appendf(nil, "listen: \"127.0.0.1:-1\"\ninclude %q\njetstream { store_dir: %q }\n", busauth.ConfigName, m.t.TempDir())
+		if n > 1 {
+			text = fmt.Appendf(text, "server_name: n%d\ncluster { name: test, listen: \"127.0.0.1:%d\", routes: [%s] }\n", i, port, strings.Join(routes, ", "))
+		}
+		conf := filepath.Join(m.dir, fmt.Sprintf("nats-%d.conf", i))
+		if err := os.WriteFile(conf, text, 0o600); err != nil {
+			m.t.Fatal(err)
+		}
+		o, err := server.ProcessConfigFile(conf)
+		if err != nil {
+			m.t.Fatal(err)
+		}
+		o.NoSigs, o.NoLog = true, true
+		s, err := server.NewServer(o)
+		if err != nil {
+			m.t.Fatal(err)
+		}
+		s.Start()
+		m.t.Cleanup(func() { s.Shutdown(); s.WaitForShutdown() })
+		m.servers = append(m.servers, s)
+	}
+	for _, s := range m.servers {
+		if !s.ReadyForConnections(time.Minute) {
+			m.t.Fatal("a server does not start")
+		}
+	}
 }
 
 // head returns the newest version.
@@ -211,11 +287,19 @@ func (m *mesh) head(chain *natsfeed.Feed) store.Stored {
 // write. The alert names the shard; the operator removes the user and raises the
 // log, and writing resumes within 60 s of the alert. What is served stays.
 func TestAWatcherFillsTheLog(t *testing.T) {
-	t.Parallel()
+	for _, servers := range []int{1, 3} {
+		t.Run(fmt.Sprint("servers=", servers), func(t *testing.T) {
+			t.Parallel()
+			fillTheLog(t, servers)
+		})
+	}
+}
+
+func fillTheLog(t *testing.T, servers int) {
 	honest, loud := ident.Shard{Source: "file", Instance: "default"}, ident.Shard{Source: "file", Instance: "loud"}
 	roles := []bus.Role{bus.Builder(), bus.Operator(), bus.Watcher(honest)}
 	const logMiB = 16
-	m := startMesh(t, logMiB, honest, append(roles, bus.Watcher(loud))...)
+	m := startMesh(t, servers, logMiB, honest, append(roles, bus.Watcher(loud))...)
 	m.events.Wait(t, "published", "version")
 	operator, err := bus.Connect(m.options(bus.Operator()))
 	if err != nil {
@@ -256,7 +340,7 @@ func TestAWatcherFillsTheLog(t *testing.T) {
 	m.offer("10.0.0.2")
 	m.events.Wait(t, "cannot append; trying again", "error")
 
-	on := []string{"--bus", m.server.ClientURL(), "--bus-nkey", m.key(bus.Operator())}
+	on := []string{"--bus", m.url(), "--bus-nkey", m.key(bus.Operator())}
 	if out, err := run(t, inspect.Status(), on...); err == nil || !strings.Contains(out, "file/loud takes 15 of the 16 MiB") {
 		t.Errorf("status: %v, %s; want that it names file/loud", err, out)
 	}
@@ -267,10 +351,8 @@ func TestAWatcherFillsTheLog(t *testing.T) {
 		t.Errorf("version %s was published on a full log, after %s", head.Version(), before.Version())
 	}
 	m.users(roles...) // without the loud watcher
-	if err := m.server.Reload(); err != nil {
-		t.Fatal(err)
-	}
-	if out, err := run(t, Streams(), "--bus", m.server.ClientURL(), "--bus-nkey", m.key(bus.Admin()), "--log-mib", "32", "--apply"); err != nil {
+	m.reload()
+	if out, err := run(t, Streams(), "--bus", m.url(), "--bus-nkey", m.key(bus.Admin()), "--log-mib", "32", "--apply"); err != nil {
 		t.Fatalf("streams --apply: %v, %s", err, out)
 	}
 	after := m.served(chain, "10.0.0.2")

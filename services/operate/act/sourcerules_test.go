@@ -190,7 +190,7 @@ func matches(wide, subject string) bool {
 func TestBusAuthPolicyOfARunningWatcher(t *testing.T) {
 	t.Parallel()
 	shard := ident.Shard{Source: "file", Instance: "default"}
-	m := startMesh(t, 64, shard, bus.Builder(), bus.Operator(), bus.Watcher(shard))
+	m := startMesh(t, 1, 64, shard, bus.Builder(), bus.Operator(), bus.Watcher(shard))
 	m.events.Wait(t, "published", "version")
 	operator, err := bus.Connect(m.options(bus.Operator()))
 	if err != nil {
@@ -208,9 +208,7 @@ func TestBusAuthPolicyOfARunningWatcher(t *testing.T) {
 		if _, err := runBusAuth(t, m.dir, "--watcher", shard.String(), "--policy", writePolicy(t, rule)); err != nil {
 			t.Fatal(err)
 		}
-		if err := m.server.Reload(); err != nil {
-			t.Fatal(err)
-		}
+		m.reload()
 	}
 	load("ServiceEntry")
 	m.offer("10.0.0.2")
