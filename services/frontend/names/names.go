@@ -27,6 +27,7 @@ const Max = 250_000
 type Names struct {
 	chunks      []chunk // none is empty; all names of one are less than those of the next
 	fingerprint fingerprint
+	sums        sums
 }
 
 // fingerprint identifies a set, whatever the order of its names: the sums of
@@ -185,7 +186,7 @@ func (t *Table) InternList(list []string) *Names {
 	for _, name := range list {
 		p = p.add(name)
 	}
-	return t.sets.add(p, &Names{appendChunks(nil, list), p})
+	return t.sets.add(p, &Names{chunks: appendChunks(nil, list), fingerprint: p})
 }
 
 // Lacking returns the names in w that n has not, sorted.
@@ -239,5 +240,5 @@ func (t *Table) changed(n *Names, p fingerprint, differ []string, apply func(chu
 	if n != nil {
 		chunks = n.chunks
 	}
-	return t.sets.add(p, &Names{changeChunks(chunks, differ, apply), p})
+	return t.sets.add(p, &Names{chunks: changeChunks(chunks, differ, apply), fingerprint: p})
 }

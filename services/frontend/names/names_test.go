@@ -234,6 +234,36 @@ func TestSumIn(t *testing.T) {
 	}
 }
 
+// Sums are remembered for some Sets only: clients that ask in any order, and at the
+// same time, get the Sum of the Set that they ask for.
+func TestSumInManySets(t *testing.T) {
+	n := new(names.Table).Intern(many())
+	var sets []*xds.Set
+	var want []xds.Sum
+	for version := range 50 {
+		s, sum := &xds.Set{}, xds.Sum{}
+		for name := range n.All() {
+			if len(s.Resources) < 10*version { // the others are absent
+				s.Resources = append(s.Resources, &xds.Resource{Name: name, Sum: xds.Absent(fmt.Sprint(name, version))})
+			}
+		}
+		n.Select(s, func(name string, r *xds.Resource) { sum = sum.Add(names.SumOf(name, r)) })
+		sets, want = append(sets, s), append(want, sum)
+	}
+	var clients sync.WaitGroup
+	for seed := range uint64(4) {
+		clients.Go(func() {
+			order := rand.New(rand.NewPCG(seed, 1))
+			for range 500 {
+				if i := order.IntN(len(sets)); n.SumIn(sets[i]) != want[i] {
+					t.Errorf("client %d: version %d has the Sum of another one", seed, i)
+				}
+			}
+		})
+	}
+	clients.Wait()
+}
+
 func set(contents ...string) *xds.Set {
 	s := &xds.Set{}
 	for _, c := range contents {

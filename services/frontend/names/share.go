@@ -74,13 +74,6 @@ func (n *Names) Select(set *xds.Set, each func(name string, r *xds.Resource)) {
 	}
 }
 
-// SumIn returns the Sum of a subscription to n in set.
-func (n *Names) SumIn(set *xds.Set) xds.Sum {
-	var sum xds.Sum
-	n.Select(set, func(name string, r *xds.Resource) { sum = sum.Add(SumOf(name, r)) })
-	return sum
-}
-
 // SumOf returns the Sum of a subscribed name and its resource, or nil.
 func SumOf(name string, r *xds.Resource) xds.Sum {
 	if r == nil {
