@@ -40,11 +40,11 @@ const (
 	maxStreams       = 100_000
 	keepaliveTime    = 30 * time.Second
 	keepaliveTimeout = 10 * time.Second
-	// window is how many bytes of requests may be under way, of a stream and of a
-	// connection; what is not read counts in the budget. A fixed size saves the pings
-	// by which gRPC would look for a better one, a sixth of what a small change costs.
-	// gRPC sends an update for each quarter: with 64 KiB for each ACK of 1,000 names,
-	// a fifth of what a small change costs.
+	// window is how many bytes of requests a client may send, on a stream and on a
+	// connection, before gRPC allows it more. The budget counts what is not read. A
+	// fixed size saves the pings by which gRPC would look for a better one, a sixth of
+	// what a small change costs. gRPC sends an update when a quarter is used: a window
+	// of 64 KiB would need one for each ACK of 1,000 names, a fifth of that cost.
 	window = 1 << 20
 	// idleConnection is how long a connection may have no stream.
 	idleConnection = time.Minute

@@ -8,22 +8,25 @@ import (
 )
 
 const (
-	// sumsKept is in how many Sets the Sum of one set of names is remembered: in
-	// those of the versions that a client which resumes may name.
+	// sumsKept is in how many Sets one set of names remembers its Sum: more than the
+	// versions that a client can resume from (content.Retained) and the served one.
 	sumsKept = 20
-	// sumsFrom is how many names make that worth its memory.
-	sumsFrom = 64
+	// sumsFrom is from how many names on a set remembers Sums. 256 names take 7 µs to
+	// sum (BenchmarkSumIn1001), and 480 bytes of Sums are a tenth of what they take.
+	sumsFrom = 256
 )
 
-// sums remembers Sums of one set of names. In a storm, many clients with the same
-// names ask for their Sum in the same earlier versions. The zero sums is empty.
+// sums remembers the Sums of one set of names in several Sets. When many clients
+// with the same names resume at once, each asks for the Sums of those names in the
+// same earlier versions. The zero sums is empty.
 type sums struct {
 	mu   sync.Mutex
-	made []sumIn
-	next int // is replaced next, once sumsKept are made
+	made []sumIn // at most sumsKept
+	next int     // the index in made that is replaced next, once made is full
 }
 
-// sumIn is a Sum and the Set that it is of, which it does not keep in memory.
+// sumIn is the Sum of the names in a Set. The weak pointer lets the memory of the
+// Set be freed.
 type sumIn struct {
 	set weak.Pointer[xds.Set]
 	sum xds.Sum
