@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"net"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -23,7 +24,7 @@ const (
 	requestMemory = 256 << 20
 	requestCopies = 2
 	// addressShare is the part of it that the clients behind one address may take.
-	addressShare = 4
+	addressShare = 16
 	// smallRequests is what a connection may have under way even if the budget is
 	// used up, and tinyRequests if the share of its address is: most requests never
 	// wait.
@@ -32,11 +33,15 @@ const (
 	// tinyRead is how much is read at once of a connection that has used the budget
 	// up and is not within a request: answers to pings, for example.
 	tinyRead = 4 << 10
+	// largeRequest is from how many bytes on nobody gets a turn until what a
+	// connection has left is collected.
+	largeRequest = 1 << 20
 	// requestTurn is how long one connection at a time may take to complete its
-	// requests once the budget is used up, and requestWait how long others wait
-	// for their turn.
-	requestTurn = 5 * time.Second
-	requestWait = 20 * time.Second
+	// requests once the budget is used up, requestStall how long it may send nothing
+	// of them, and requestWait how long others wait for their turn.
+	requestTurn  = 5 * time.Second
+	requestStall = time.Second
+	requestWait  = 20 * time.Second
 	// requestAge is how long a connection may have much under way while others
 	// wait.
 	requestAge = 30 * time.Second
@@ -56,13 +61,17 @@ const (
 // What is under way of a connection may be less than what was counted: gRPC drops
 // data of streams that have ended or never began. So an address counts for no more
 // than its share, and a client that sends such data takes nothing from others.
+//
+// While a connection has its turn, Go's collector is frugal. The turn ends when its
+// memory is free again: when a refused connection is closed, and collected.
 type budget struct {
-	most        int64 // bytes of all connections
+	most, share int64 // bytes of all connections, of those of an address
 	small, tiny int64 // bytes of a connection
 
 	mu      sync.Mutex
 	used    int64
 	turn    *meteredConn // may go on; nil: none
+	collect bool         // the memory of closed connections is being collected
 	waiting []*meteredConn
 	// large holds the connections that have more than small under way, and since
 	// when.
@@ -70,14 +79,14 @@ type budget struct {
 }
 
 func newBudget() *budget {
-	return &budget{most: requestMemory / requestCopies, small: smallRequests, tiny: tinyRequests, large: make(map[*meteredConn]time.Time)}
+	return &budget{most: requestMemory / requestCopies, share: requestMemory / requestCopies / addressShare, small: smallRequests, tiny: tinyRequests, large: make(map[*meteredConn]time.Time)}
 }
 
 // add changes what a connection has under way; mu is held.
 func (b *budget) add(c *meteredConn, bytes int64) {
 	// A connection's streams may have ended since it was charged.
 	bytes = max(bytes, -c.underWay)
-	peer, share := c.accepted.peer, b.most/addressShare
+	peer, share := c.accepted.peer, b.share
 	b.used -= min(peer.underWay, share)
 	c.underWay += bytes
 	peer.underWay += bytes
@@ -88,7 +97,7 @@ func (b *budget) add(c *meteredConn, bytes int64) {
 		b.large[c] = time.Now()
 	}
 	if c == b.turn && b.fits(c) {
-		b.turn = nil
+		b.endTurn()
 	}
 	if bytes < 0 {
 		b.next()
@@ -98,7 +107,7 @@ func (b *budget) add(c *meteredConn, bytes int64) {
 // fits reports whether there is room for more of a connection; mu is held.
 func (b *budget) fits(c *meteredConn) bool {
 	switch {
-	case c.accepted.peer.underWay > b.most/addressShare:
+	case c.accepted.peer.underWay > b.share:
 		return c.underWay <= b.tiny
 	case b.used > b.most:
 		return c.underWay <= b.small
@@ -107,7 +116,7 @@ func (b *budget) fits(c *meteredConn) bool {
 }
 
 // next lets connections go on that may, and gives the turn to one of the address
-// that has the least under way; mu is held.
+// that has the least under way, to the one with the least; mu is held.
 func (b *budget) next() {
 	proceeds := func(c *meteredConn) bool {
 		if !b.fits(c) && b.turn != c {
@@ -117,14 +126,22 @@ func (b *budget) next() {
 		return true
 	}
 	b.waiting = slices.DeleteFunc(b.waiting, proceeds)
-	if b.turn != nil || len(b.waiting) == 0 {
+	if b.turn != nil || b.collect || len(b.waiting) == 0 {
 		return
 	}
 	b.turn = slices.MinFunc(b.waiting, func(x, y *meteredConn) int {
-		return cmp.Compare(x.accepted.peer.underWay, y.accepted.peer.underWay)
+		return cmp.Or(cmp.Compare(x.accepted.peer.underWay, y.accepted.peer.underWay), cmp.Compare(x.underWay, y.underWay))
 	})
-	b.turn.turnEnds.Reset(requestTurn)
+	b.turn.turnBegan = time.Now()
+	b.turn.turnEnds.Reset(requestStall)
+	frugal(true)
 	b.waiting = slices.DeleteFunc(b.waiting, proceeds)
+}
+
+// endTurn takes the turn from the connection that has it; mu is held.
+func (b *budget) endTurn() {
+	b.turn = nil
+	frugal(false)
 }
 
 // wait returns when a connection may be read that is within a request: at once
@@ -179,7 +196,21 @@ func (b *budget) has(c *meteredConn) bool {
 func (b *budget) leave(c *meteredConn) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if c.underWay >= largeRequest && !b.collect {
+		b.collect = true
+		go b.collected()
+	}
 	b.add(c, -c.underWay)
+}
+
+// collected collects what connections have left.
+func (b *budget) collected() {
+	runtime.GC()
+	runtime.GC() // gRPC's pools keep buffers over one collection
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.collect = false
+	b.next()
 }
 
 // inUse returns the bytes under way and how many connections wait.
@@ -192,7 +223,7 @@ func (b *budget) inUse() (bytes int64, waiting int) {
 func (b *budget) refusal() error {
 	return status.Error(codes.ResourceExhausted, fmt.Sprintf(
 		"the requests that this frontend receives take more than the %d MiB that it has for them, or than the %d MiB for one address, and those of this connection take much of it: send smaller requests, or later",
-		b.most*requestCopies>>20, b.most*requestCopies/addressShare>>20))
+		b.most*requestCopies>>20, b.share*requestCopies>>20))
 }
 
 // meteredConn is a connection whose requests are charged to the budget. The
@@ -211,8 +242,9 @@ type meteredConn struct {
 	over     atomic.Bool // it was refused, and is read no more
 
 	// guarded by budget.mu
-	proceed  chan struct{}
-	underWay int64
+	proceed   chan struct{}
+	underWay  int64
+	turnBegan time.Time
 
 	mu      sync.Mutex // protects what follows
 	frames  frameScanner
@@ -236,9 +268,10 @@ func (c *meteredConn) endTurn() {
 	b, complete := c.budget, !c.withinRequest()
 	b.mu.Lock()
 	late := b.turn == c
-	if late && complete && c.accepted.peer.underWay <= b.most/addressShare+maxRequest {
-		b.turn, late = nil, false
+	if late && complete && c.accepted.peer.underWay <= b.share+maxRequest {
+		b.endTurn()
 		b.next()
+		late = false
 	}
 	b.mu.Unlock()
 	if late {
@@ -247,13 +280,13 @@ func (c *meteredConn) endTurn() {
 }
 
 // refuse ends the streams of the connection with the reason, and then the
-// connection, which is read no more.
+// connection, which is read no more. What it has under way counts until then: gRPC
+// drops it when the streams have ended.
 func (c *meteredConn) refuse() {
 	if c.over.Swap(true) {
 		return
 	}
 	c.refused(c, c.budget.refusal())
-	c.budget.leave(c)
 	time.AfterFunc(stopTimeout, func() { _ = c.Close() }) // after the reason was sent
 }
 
@@ -327,8 +360,11 @@ func (c *meteredConn) charge(read []byte) {
 	}
 	c.budget.mu.Lock()
 	defer c.budget.mu.Unlock()
-	if !c.isClosed() { // nothing would take it off again
-		c.budget.add(c, int64(data))
+	if c.isClosed() { // nothing would take it off again
+		return
+	}
+	if c.budget.add(c, int64(data)); c.budget.turn == c {
+		c.turnEnds.Reset(min(requestStall, max(0, requestTurn-time.Since(c.turnBegan))))
 	}
 }
 
@@ -381,7 +417,7 @@ func (c *meteredConn) leave(s *conn) {
 		clear(c.frames.begun)
 	}
 	c.mu.Unlock()
-	if last {
+	if last && !c.over.Load() {
 		c.budget.leave(c)
 	}
 }

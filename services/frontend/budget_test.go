@@ -110,7 +110,7 @@ func (s *sender) sends(b []byte) {
 // way never does. One at a time goes on, for a limited time (XDS-1).
 func TestBudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b, p := &budget{most: 100_000, small: 10_000, tiny: 5000, large: make(map[*meteredConn]time.Time)}, newPeers(Limits{})
+		b, p := &budget{most: 100_000, share: 25_000, small: 10_000, tiny: 5000, large: make(map[*meteredConn]time.Time)}, newPeers(Limits{})
 		use := func() int64 { bytes, _ := b.inUse(); return bytes / requestCopies }
 		var all []*sender
 		for i := range 8 {
@@ -182,7 +182,7 @@ func TestBudget(t *testing.T) {
 // after the other beyond it (XDS-1).
 func TestBudgetOfAddress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b, p := &budget{most: 100_000, small: 1000, tiny: 1000, large: make(map[*meteredConn]time.Time)}, newPeers(Limits{})
+		b, p := &budget{most: 100_000, share: 25_000, small: 1000, tiny: 1000, large: make(map[*meteredConn]time.Time)}, newPeers(Limits{})
 		var many []*sender
 		for range 6 {
 			s := newSender(t, b, p, "many")
@@ -229,7 +229,7 @@ func TestBudgetOfAddress(t *testing.T) {
 // from other addresses, and what it sends takes little memory (XDS-1).
 func TestBudgetOfUnreadData(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b, p := &budget{most: 100_000, small: 1000, tiny: 1000, large: make(map[*meteredConn]time.Time)}, newPeers(Limits{})
+		b, p := &budget{most: 100_000, share: 25_000, small: 1000, tiny: 1000, large: make(map[*meteredConn]time.Time)}, newPeers(Limits{})
 		flood := newSender(t, b, p, "attacker")
 		flood.sends([]byte(clientPreface))
 		for range 300 { // complete requests
@@ -275,7 +275,7 @@ func TestBudgetOfUnreadData(t *testing.T) {
 // turn is that of the address that has the least under way (XDS-1).
 func TestBudgetTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b, p := &budget{most: 100_000, small: 1000, tiny: 1000, large: make(map[*meteredConn]time.Time)}, newPeers(Limits{})
+		b, p := &budget{most: 100_000, share: 25_000, small: 1000, tiny: 1000, large: make(map[*meteredConn]time.Time)}, newPeers(Limits{})
 		var greedy []*sender
 		for range 20 {
 			for address := range 4 {
@@ -321,7 +321,7 @@ func TestBudgetTurns(t *testing.T) {
 // and keeps its streams (XDS-1).
 func TestTurnOfCompleteRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b, p := &budget{most: 100_000, small: 1000, tiny: 1000, large: make(map[*meteredConn]time.Time)}, newPeers(Limits{})
+		b, p := &budget{most: 100_000, share: 25_000, small: 1000, tiny: 1000, large: make(map[*meteredConn]time.Time)}, newPeers(Limits{})
 		for address := range 4 {
 			s := newSender(t, b, p, fmt.Sprint("other", address))
 			s.sends([]byte(clientPreface))
@@ -342,6 +342,45 @@ func TestTurnOfCompleteRequest(t *testing.T) {
 			if s.ended != nil || s.conn.underWay != 20_005 {
 				t.Errorf("connection %d: %d of 20,005 bytes are read, %v", i, s.conn.underWay, s.ended)
 			}
+		}
+	})
+}
+
+// In its turn a connection may be slow, but must not stop; of the connections of one
+// address that wait, the next is the one with the least under way (XDS-1).
+func TestTurnOfSlowRequest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, p := &budget{most: 100_000, share: 4000, small: 1000, tiny: 1000, large: make(map[*meteredConn]time.Time)}, newPeers(Limits{})
+		begin := func(sent int) *sender {
+			s := newSender(t, b, p, "address")
+			s.sends([]byte(clientPreface))
+			s.sends(requestFrames(nil, 1, 50_000, sent))
+			return s
+		}
+		stops, most, least := begin(12_000), begin(3000), begin(2000)
+		if b.turn != stops.conn || len(b.waiting) != 2 {
+			t.Fatalf("%d connections wait for the turn of the first one, want 2", len(b.waiting))
+		}
+		<-time.After(requestStall + stopTimeout)
+		synctest.Wait()
+		if status.Code(stops.ended) != codes.ResourceExhausted || b.turn != least.conn {
+			t.Fatalf("a connection that stops ended with %v; the next one is that with the least: %t", stops.ended, b.turn == least.conn)
+		}
+		for range 4 { // slowly
+			<-time.After(requestStall - time.Millisecond)
+			least.sends(frame(nil, dataFrame, 0, 1, make([]byte, 1000)))
+		}
+		if least.ended != nil || b.turn != least.conn {
+			t.Errorf("a slow connection lost its turn: %v", least.ended)
+		}
+		<-time.After(requestStall)
+		synctest.Wait()
+		if status.Code(least.ended) != codes.ResourceExhausted {
+			t.Errorf("after its turn, a connection whose request is not complete: %v", least.ended)
+		}
+		for _, s := range []*sender{stops, most, least} {
+			_ = s.conn.Close()
+			synctest.Wait()
 		}
 	})
 }
