@@ -107,6 +107,10 @@ func (h Hash) String() string { return hex.EncodeToString(h[:]) }
 // (registry.v1.Undecoded). Such a value is on the log, and is never served.
 const Undecoded = "type.googleapis.com/meshlog.registry.v1.Undecoded"
 
+// Closed is the type URL of a value that denies what a security policy selects,
+// because no value of that policy was ever good (registry.v1.Closed).
+const Closed = "type.googleapis.com/meshlog.registry.v1.Closed"
+
 // Value is the value of an object as its source gave it: a protobuf type URL and
 // bytes, which are hashed and kept but never marshalled again.
 type Value struct {

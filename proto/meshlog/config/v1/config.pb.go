@@ -238,7 +238,11 @@ type MeshPolicy struct {
 	// What each source may publish. The first rule that matches the source,
 	// instance and kind of an object decides about it; if none does, a source that
 	// has rules may not publish it, and for a source without rules defaults count.
-	SourceRules   []*SourceRule `protobuf:"bytes,7,rep,name=source_rules,json=sourceRules,proto3" json:"source_rules,omitempty"`
+	SourceRules []*SourceRule `protobuf:"bytes,7,rep,name=source_rules,json=sourceRules,proto3" json:"source_rules,omitempty"`
+	// What happens to requests that a security policy selects which no proxy can
+	// enforce: deny (the default) answers them with 403 and closes TCP connections,
+	// allow lets them pass.
+	Unenforced    string `protobuf:"bytes,8,opt,name=unenforced,proto3" json:"unenforced,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -320,6 +324,13 @@ func (x *MeshPolicy) GetSourceRules() []*SourceRule {
 		return x.SourceRules
 	}
 	return nil
+}
+
+func (x *MeshPolicy) GetUnenforced() string {
+	if x != nil {
+		return x.Unenforced
+	}
+	return ""
 }
 
 // SourceRule allows a source to publish objects. Its texts are globs, in which *
@@ -549,7 +560,7 @@ const file_meshlog_config_v1_config_proto_rawDesc = "" +
 	"\bLocality\x12\x16\n" +
 	"\x06region\x18\x01 \x01(\tR\x06region\x12\x12\n" +
 	"\x04zone\x18\x02 \x01(\tR\x04zone\x12\x19\n" +
-	"\bsub_zone\x18\x03 \x01(\tR\asubZone\"\xe6\x02\n" +
+	"\bsub_zone\x18\x03 \x01(\tR\asubZone\"\x86\x03\n" +
 	"\n" +
 	"MeshPolicy\x12'\n" +
 	"\x0fsource_priority\x18\x01 \x03(\tR\x0esourcePriority\x12L\n" +
@@ -558,7 +569,10 @@ const file_meshlog_config_v1_config_proto_rawDesc = "" +
 	"\x0eroot_namespace\x18\x04 \x01(\tR\rrootNamespace\x12#\n" +
 	"\rdomain_suffix\x18\x05 \x01(\tR\fdomainSuffix\x12#\n" +
 	"\rraw_resources\x18\x06 \x03(\tR\frawResources\x12@\n" +
-	"\fsource_rules\x18\a \x03(\v2\x1d.meshlog.config.v1.SourceRuleR\vsourceRules\"\x8c\x01\n" +
+	"\fsource_rules\x18\a \x03(\v2\x1d.meshlog.config.v1.SourceRuleR\vsourceRules\x12\x1e\n" +
+	"\n" +
+	"unenforced\x18\b \x01(\tR\n" +
+	"unenforced\"\x8c\x01\n" +
 	"\n" +
 	"SourceRule\x12\x16\n" +
 	"\x06source\x18\x01 \x01(\tR\x06source\x12\x1a\n" +

@@ -77,6 +77,117 @@ func (Health) EnumDescriptor() ([]byte, []int) {
 	return file_meshlog_registry_v1_registry_proto_rawDescGZIP(), []int{0}
 }
 
+// Pair is what a watcher saw of a certificate and its private key.
+type Pair int32
+
+const (
+	Pair_PAIR_UNSPECIFIED Pair = 0 // there is no pair
+	Pair_PAIR_OK          Pair = 1
+	// The key is that of another certificate.
+	Pair_PAIR_MISMATCH Pair = 2
+	// The certificate or the key cannot be read, or the key is encrypted.
+	Pair_PAIR_UNREADABLE Pair = 3
+)
+
+// Enum value maps for Pair.
+var (
+	Pair_name = map[int32]string{
+		0: "PAIR_UNSPECIFIED",
+		1: "PAIR_OK",
+		2: "PAIR_MISMATCH",
+		3: "PAIR_UNREADABLE",
+	}
+	Pair_value = map[string]int32{
+		"PAIR_UNSPECIFIED": 0,
+		"PAIR_OK":          1,
+		"PAIR_MISMATCH":    2,
+		"PAIR_UNREADABLE":  3,
+	}
+)
+
+func (x Pair) Enum() *Pair {
+	p := new(Pair)
+	*p = x
+	return p
+}
+
+func (x Pair) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Pair) Descriptor() protoreflect.EnumDescriptor {
+	return file_meshlog_registry_v1_registry_proto_enumTypes[1].Descriptor()
+}
+
+func (Pair) Type() protoreflect.EnumType {
+	return &file_meshlog_registry_v1_registry_proto_enumTypes[1]
+}
+
+func (x Pair) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Pair.Descriptor instead.
+func (Pair) EnumDescriptor() ([]byte, []int) {
+	return file_meshlog_registry_v1_registry_proto_rawDescGZIP(), []int{1}
+}
+
+// RootState is what a root is used for.
+type RootState int32
+
+const (
+	RootState_ROOT_STATE_UNSPECIFIED RootState = 0
+	// Proxies learn to trust it; it issues nothing yet.
+	RootState_ROOT_STATE_ANNOUNCED RootState = 1
+	// It issues certificates.
+	RootState_ROOT_STATE_ACTIVE RootState = 2
+	// It issues nothing any more; its certificates are still trusted.
+	RootState_ROOT_STATE_RETIRING RootState = 3
+)
+
+// Enum value maps for RootState.
+var (
+	RootState_name = map[int32]string{
+		0: "ROOT_STATE_UNSPECIFIED",
+		1: "ROOT_STATE_ANNOUNCED",
+		2: "ROOT_STATE_ACTIVE",
+		3: "ROOT_STATE_RETIRING",
+	}
+	RootState_value = map[string]int32{
+		"ROOT_STATE_UNSPECIFIED": 0,
+		"ROOT_STATE_ANNOUNCED":   1,
+		"ROOT_STATE_ACTIVE":      2,
+		"ROOT_STATE_RETIRING":    3,
+	}
+)
+
+func (x RootState) Enum() *RootState {
+	p := new(RootState)
+	*p = x
+	return p
+}
+
+func (x RootState) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (RootState) Descriptor() protoreflect.EnumDescriptor {
+	return file_meshlog_registry_v1_registry_proto_enumTypes[2].Descriptor()
+}
+
+func (RootState) Type() protoreflect.EnumType {
+	return &file_meshlog_registry_v1_registry_proto_enumTypes[2]
+}
+
+func (x RootState) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use RootState.Descriptor instead.
+func (RootState) EnumDescriptor() ([]byte, []int) {
+	return file_meshlog_registry_v1_registry_proto_rawDescGZIP(), []int{2}
+}
+
 // Object is an object of a known kind without a protobuf type, as JSON.
 type Object struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -214,6 +325,63 @@ func (x *Undecoded) GetField() string {
 	return ""
 }
 
+// Closed takes the place of a security policy of which no value was ever good: it
+// denies everything that the policy selects. The fold makes it.
+type Closed struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Labels of the workloads that the policy selects; without labels and targets it
+	// selects all of its namespace.
+	MatchLabels map[string]string `protobuf:"bytes,1,rep,name=match_labels,json=matchLabels,proto3" json:"match_labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// What it targets instead of workloads.
+	Targets       []*Closed_Target `protobuf:"bytes,2,rep,name=targets,proto3" json:"targets,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Closed) Reset() {
+	*x = Closed{}
+	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Closed) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Closed) ProtoMessage() {}
+
+func (x *Closed) ProtoReflect() protoreflect.Message {
+	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Closed.ProtoReflect.Descriptor instead.
+func (*Closed) Descriptor() ([]byte, []int) {
+	return file_meshlog_registry_v1_registry_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Closed) GetMatchLabels() map[string]string {
+	if x != nil {
+		return x.MatchLabels
+	}
+	return nil
+}
+
+func (x *Closed) GetTargets() []*Closed_Target {
+	if x != nil {
+		return x.Targets
+	}
+	return nil
+}
+
 // Service is a service of a registry. Its name and namespace are in the key of the
 // event.
 type Service struct {
@@ -259,7 +427,7 @@ type Service struct {
 
 func (x *Service) Reset() {
 	*x = Service{}
-	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[2]
+	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -271,7 +439,7 @@ func (x *Service) String() string {
 func (*Service) ProtoMessage() {}
 
 func (x *Service) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[2]
+	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -284,7 +452,7 @@ func (x *Service) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Service.ProtoReflect.Descriptor instead.
 func (*Service) Descriptor() ([]byte, []int) {
-	return file_meshlog_registry_v1_registry_proto_rawDescGZIP(), []int{2}
+	return file_meshlog_registry_v1_registry_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Service) GetHostname() string {
@@ -419,7 +587,7 @@ type ServicePort struct {
 
 func (x *ServicePort) Reset() {
 	*x = ServicePort{}
-	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[3]
+	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -431,7 +599,7 @@ func (x *ServicePort) String() string {
 func (*ServicePort) ProtoMessage() {}
 
 func (x *ServicePort) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[3]
+	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -444,7 +612,7 @@ func (x *ServicePort) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServicePort.ProtoReflect.Descriptor instead.
 func (*ServicePort) Descriptor() ([]byte, []int) {
-	return file_meshlog_registry_v1_registry_proto_rawDescGZIP(), []int{3}
+	return file_meshlog_registry_v1_registry_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *ServicePort) GetNumber() uint32 {
@@ -506,7 +674,7 @@ type NodeSelector struct {
 
 func (x *NodeSelector) Reset() {
 	*x = NodeSelector{}
-	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[4]
+	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -518,7 +686,7 @@ func (x *NodeSelector) String() string {
 func (*NodeSelector) ProtoMessage() {}
 
 func (x *NodeSelector) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[4]
+	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -531,7 +699,7 @@ func (x *NodeSelector) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeSelector.ProtoReflect.Descriptor instead.
 func (*NodeSelector) Descriptor() ([]byte, []int) {
-	return file_meshlog_registry_v1_registry_proto_rawDescGZIP(), []int{4}
+	return file_meshlog_registry_v1_registry_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *NodeSelector) GetLabels() map[string]string {
@@ -555,7 +723,7 @@ type Endpoints struct {
 
 func (x *Endpoints) Reset() {
 	*x = Endpoints{}
-	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[5]
+	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -567,7 +735,7 @@ func (x *Endpoints) String() string {
 func (*Endpoints) ProtoMessage() {}
 
 func (x *Endpoints) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[5]
+	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -580,7 +748,7 @@ func (x *Endpoints) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Endpoints.ProtoReflect.Descriptor instead.
 func (*Endpoints) Descriptor() ([]byte, []int) {
-	return file_meshlog_registry_v1_registry_proto_rawDescGZIP(), []int{5}
+	return file_meshlog_registry_v1_registry_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Endpoints) GetService() string {
@@ -617,7 +785,7 @@ type EndpointPort struct {
 
 func (x *EndpointPort) Reset() {
 	*x = EndpointPort{}
-	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[6]
+	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -629,7 +797,7 @@ func (x *EndpointPort) String() string {
 func (*EndpointPort) ProtoMessage() {}
 
 func (x *EndpointPort) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[6]
+	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -642,7 +810,7 @@ func (x *EndpointPort) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndpointPort.ProtoReflect.Descriptor instead.
 func (*EndpointPort) Descriptor() ([]byte, []int) {
-	return file_meshlog_registry_v1_registry_proto_rawDescGZIP(), []int{6}
+	return file_meshlog_registry_v1_registry_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *EndpointPort) GetName() string {
@@ -690,7 +858,7 @@ type Endpoint struct {
 
 func (x *Endpoint) Reset() {
 	*x = Endpoint{}
-	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[7]
+	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -702,7 +870,7 @@ func (x *Endpoint) String() string {
 func (*Endpoint) ProtoMessage() {}
 
 func (x *Endpoint) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[7]
+	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -715,7 +883,7 @@ func (x *Endpoint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Endpoint.ProtoReflect.Descriptor instead.
 func (*Endpoint) Descriptor() ([]byte, []int) {
-	return file_meshlog_registry_v1_registry_proto_rawDescGZIP(), []int{7}
+	return file_meshlog_registry_v1_registry_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Endpoint) GetAddresses() []string {
@@ -800,7 +968,7 @@ type Locality struct {
 
 func (x *Locality) Reset() {
 	*x = Locality{}
-	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[8]
+	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -812,7 +980,7 @@ func (x *Locality) String() string {
 func (*Locality) ProtoMessage() {}
 
 func (x *Locality) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[8]
+	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -825,7 +993,7 @@ func (x *Locality) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Locality.ProtoReflect.Descriptor instead.
 func (*Locality) Descriptor() ([]byte, []int) {
-	return file_meshlog_registry_v1_registry_proto_rawDescGZIP(), []int{8}
+	return file_meshlog_registry_v1_registry_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Locality) GetRegion() string {
@@ -869,7 +1037,7 @@ type Workload struct {
 
 func (x *Workload) Reset() {
 	*x = Workload{}
-	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[9]
+	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -881,7 +1049,7 @@ func (x *Workload) String() string {
 func (*Workload) ProtoMessage() {}
 
 func (x *Workload) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[9]
+	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -894,7 +1062,7 @@ func (x *Workload) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Workload.ProtoReflect.Descriptor instead.
 func (*Workload) Descriptor() ([]byte, []int) {
-	return file_meshlog_registry_v1_registry_proto_rawDescGZIP(), []int{9}
+	return file_meshlog_registry_v1_registry_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Workload) GetAddresses() []string {
@@ -967,23 +1135,38 @@ func (x *Workload) GetPorts() map[string]uint32 {
 	return nil
 }
 
-// SecretReference is a Secret that can be a TLS credential. It reveals changes of
-// the content, and never holds key material.
+// SecretReference is a Secret that can be a TLS credential. It has what is public
+// about the credential, reveals changes of the rest, and never holds a private key.
 type SecretReference struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The type at the source: "kubernetes.io/tls", "Opaque".
+	// The type at the source: "kubernetes.io/tls", "Opaque"; empty for files.
 	Type string `protobuf:"bytes,1,opt,name=type,proto3" json:"type,omitempty"`
 	// The fields of a credential, by name ("tls.crt"), each with the HMAC-SHA256
 	// of namespace, "/", name, "/", field, a zero byte and its content, under a key
 	// that is not on the log; empty without such a key.
-	Fields        map[string][]byte `protobuf:"bytes,2,rep,name=fields,proto3" json:"fields,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	Fields map[string][]byte `protobuf:"bytes,2,rep,name=fields,proto3" json:"fields,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// The certificate chain, the server's own first: blocks CERTIFICATE in PEM
+	// without headers, and nothing between them. Of the fields "cert" if there is a
+	// "key" too, else "tls.crt". This and the next fields are empty if the watcher
+	// keeps public certificates to itself.
+	CertificateChain string `protobuf:"bytes,3,opt,name=certificate_chain,json=certificateChain,proto3" json:"certificate_chain,omitempty"`
+	// The CA certificates of clients or servers: blocks as in certificate_chain. Of
+	// "cacert", else "ca.crt".
+	CaBundle string `protobuf:"bytes,4,opt,name=ca_bundle,json=caBundle,proto3" json:"ca_bundle,omitempty"`
+	// Revocation lists of these CAs: blocks X509 CRL. Of "crl" or "ca.crl".
+	Crl string `protobuf:"bytes,5,opt,name=crl,proto3" json:"crl,omitempty"`
+	// The OCSP response about the first certificate of the chain, in DER. Of
+	// "tls.ocsp-staple".
+	OcspStaple []byte `protobuf:"bytes,6,opt,name=ocsp_staple,json=ocspStaple,proto3" json:"ocsp_staple,omitempty"`
+	// Whether the private key is that of the certificate.
+	Pair          Pair `protobuf:"varint,7,opt,name=pair,proto3,enum=meshlog.registry.v1.Pair" json:"pair,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *SecretReference) Reset() {
 	*x = SecretReference{}
-	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[10]
+	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -995,7 +1178,7 @@ func (x *SecretReference) String() string {
 func (*SecretReference) ProtoMessage() {}
 
 func (x *SecretReference) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[10]
+	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1008,7 +1191,7 @@ func (x *SecretReference) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SecretReference.ProtoReflect.Descriptor instead.
 func (*SecretReference) Descriptor() ([]byte, []int) {
-	return file_meshlog_registry_v1_registry_proto_rawDescGZIP(), []int{10}
+	return file_meshlog_registry_v1_registry_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *SecretReference) GetType() string {
@@ -1023,6 +1206,276 @@ func (x *SecretReference) GetFields() map[string][]byte {
 		return x.Fields
 	}
 	return nil
+}
+
+func (x *SecretReference) GetCertificateChain() string {
+	if x != nil {
+		return x.CertificateChain
+	}
+	return ""
+}
+
+func (x *SecretReference) GetCaBundle() string {
+	if x != nil {
+		return x.CaBundle
+	}
+	return ""
+}
+
+func (x *SecretReference) GetCrl() string {
+	if x != nil {
+		return x.Crl
+	}
+	return ""
+}
+
+func (x *SecretReference) GetOcspStaple() []byte {
+	if x != nil {
+		return x.OcspStaple
+	}
+	return nil
+}
+
+func (x *SecretReference) GetPair() Pair {
+	if x != nil {
+		return x.Pair
+	}
+	return Pair_PAIR_UNSPECIFIED
+}
+
+// TrustBundle has the roots of a trust domain. Its source is the CA of the mesh.
+type TrustBundle struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The trust domain, such as cluster.local.
+	TrustDomain string  `protobuf:"bytes,1,opt,name=trust_domain,json=trustDomain,proto3" json:"trust_domain,omitempty"`
+	Roots       []*Root `protobuf:"bytes,2,rep,name=roots,proto3" json:"roots,omitempty"`
+	// Revocation lists of all roots: blocks X509 CRL in PEM, or empty.
+	Crl           string `protobuf:"bytes,3,opt,name=crl,proto3" json:"crl,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TrustBundle) Reset() {
+	*x = TrustBundle{}
+	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TrustBundle) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TrustBundle) ProtoMessage() {}
+
+func (x *TrustBundle) ProtoReflect() protoreflect.Message {
+	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TrustBundle.ProtoReflect.Descriptor instead.
+func (*TrustBundle) Descriptor() ([]byte, []int) {
+	return file_meshlog_registry_v1_registry_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *TrustBundle) GetTrustDomain() string {
+	if x != nil {
+		return x.TrustDomain
+	}
+	return ""
+}
+
+func (x *TrustBundle) GetRoots() []*Root {
+	if x != nil {
+		return x.Roots
+	}
+	return nil
+}
+
+func (x *TrustBundle) GetCrl() string {
+	if x != nil {
+		return x.Crl
+	}
+	return ""
+}
+
+// Root is a root certificate of a trust domain.
+type Root struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// One block CERTIFICATE in PEM.
+	Certificate   string    `protobuf:"bytes,1,opt,name=certificate,proto3" json:"certificate,omitempty"`
+	State         RootState `protobuf:"varint,2,opt,name=state,proto3,enum=meshlog.registry.v1.RootState" json:"state,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Root) Reset() {
+	*x = Root{}
+	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Root) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Root) ProtoMessage() {}
+
+func (x *Root) ProtoReflect() protoreflect.Message {
+	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Root.ProtoReflect.Descriptor instead.
+func (*Root) Descriptor() ([]byte, []int) {
+	return file_meshlog_registry_v1_registry_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *Root) GetCertificate() string {
+	if x != nil {
+		return x.Certificate
+	}
+	return ""
+}
+
+func (x *Root) GetState() RootState {
+	if x != nil {
+		return x.State
+	}
+	return RootState_ROOT_STATE_UNSPECIFIED
+}
+
+// Jwks has the public keys of an issuer of tokens. Its source is the watcher that
+// fetches them.
+type Jwks struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// As tokens name it: "https://accounts.example.com".
+	Issuer string `protobuf:"bytes,1,opt,name=issuer,proto3" json:"issuer,omitempty"`
+	// Where the keys were fetched.
+	Uri string `protobuf:"bytes,2,opt,name=uri,proto3" json:"uri,omitempty"`
+	// A JSON Web Key Set of public keys, as JSON without spaces, the members of all
+	// objects sorted.
+	Keys          string `protobuf:"bytes,3,opt,name=keys,proto3" json:"keys,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Jwks) Reset() {
+	*x = Jwks{}
+	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Jwks) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Jwks) ProtoMessage() {}
+
+func (x *Jwks) ProtoReflect() protoreflect.Message {
+	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Jwks.ProtoReflect.Descriptor instead.
+func (*Jwks) Descriptor() ([]byte, []int) {
+	return file_meshlog_registry_v1_registry_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *Jwks) GetIssuer() string {
+	if x != nil {
+		return x.Issuer
+	}
+	return ""
+}
+
+func (x *Jwks) GetUri() string {
+	if x != nil {
+		return x.Uri
+	}
+	return ""
+}
+
+func (x *Jwks) GetKeys() string {
+	if x != nil {
+		return x.Keys
+	}
+	return ""
+}
+
+type Closed_Target struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Kind          string                 `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
+	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Closed_Target) Reset() {
+	*x = Closed_Target{}
+	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Closed_Target) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Closed_Target) ProtoMessage() {}
+
+func (x *Closed_Target) ProtoReflect() protoreflect.Message {
+	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Closed_Target.ProtoReflect.Descriptor instead.
+func (*Closed_Target) Descriptor() ([]byte, []int) {
+	return file_meshlog_registry_v1_registry_proto_rawDescGZIP(), []int{2, 1}
+}
+
+func (x *Closed_Target) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *Closed_Target) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
 }
 
 var File_meshlog_registry_v1_registry_proto protoreflect.FileDescriptor
@@ -1040,7 +1493,16 @@ const file_meshlog_registry_v1_registry_proto_rawDesc = "" +
 	"\n" +
 	"media_type\x18\x02 \x01(\tR\tmediaType\x12\x14\n" +
 	"\x05error\x18\x03 \x01(\tR\x05error\x12\x14\n" +
-	"\x05field\x18\x04 \x01(\tR\x05field\"\xea\x06\n" +
+	"\x05field\x18\x04 \x01(\tR\x05field\"\x89\x02\n" +
+	"\x06Closed\x12O\n" +
+	"\fmatch_labels\x18\x01 \x03(\v2,.meshlog.registry.v1.Closed.MatchLabelsEntryR\vmatchLabels\x12<\n" +
+	"\atargets\x18\x02 \x03(\v2\".meshlog.registry.v1.Closed.TargetR\atargets\x1a>\n" +
+	"\x10MatchLabelsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a0\n" +
+	"\x06Target\x12\x12\n" +
+	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\"\xea\x06\n" +
 	"\aService\x12\x1a\n" +
 	"\bhostname\x18\x01 \x01(\tR\bhostname\x12#\n" +
 	"\rdomain_suffix\x18\x02 \x01(\tR\fdomainSuffix\x12\x1c\n" +
@@ -1128,18 +1590,45 @@ const file_meshlog_registry_v1_registry_proto_rawDesc = "" +
 	"\n" +
 	"PortsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\rR\x05value:\x028\x01\"\xaa\x01\n" +
+	"\x05value\x18\x02 \x01(\rR\x05value:\x028\x01\"\xd6\x02\n" +
 	"\x0fSecretReference\x12\x12\n" +
 	"\x04type\x18\x01 \x01(\tR\x04type\x12H\n" +
-	"\x06fields\x18\x02 \x03(\v20.meshlog.registry.v1.SecretReference.FieldsEntryR\x06fields\x1a9\n" +
+	"\x06fields\x18\x02 \x03(\v20.meshlog.registry.v1.SecretReference.FieldsEntryR\x06fields\x12+\n" +
+	"\x11certificate_chain\x18\x03 \x01(\tR\x10certificateChain\x12\x1b\n" +
+	"\tca_bundle\x18\x04 \x01(\tR\bcaBundle\x12\x10\n" +
+	"\x03crl\x18\x05 \x01(\tR\x03crl\x12\x1f\n" +
+	"\vocsp_staple\x18\x06 \x01(\fR\n" +
+	"ocspStaple\x12-\n" +
+	"\x04pair\x18\a \x01(\x0e2\x19.meshlog.registry.v1.PairR\x04pair\x1a9\n" +
 	"\vFieldsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\fR\x05value:\x028\x01*_\n" +
+	"\x05value\x18\x02 \x01(\fR\x05value:\x028\x01\"s\n" +
+	"\vTrustBundle\x12!\n" +
+	"\ftrust_domain\x18\x01 \x01(\tR\vtrustDomain\x12/\n" +
+	"\x05roots\x18\x02 \x03(\v2\x19.meshlog.registry.v1.RootR\x05roots\x12\x10\n" +
+	"\x03crl\x18\x03 \x01(\tR\x03crl\"^\n" +
+	"\x04Root\x12 \n" +
+	"\vcertificate\x18\x01 \x01(\tR\vcertificate\x124\n" +
+	"\x05state\x18\x02 \x01(\x0e2\x1e.meshlog.registry.v1.RootStateR\x05state\"D\n" +
+	"\x04Jwks\x12\x16\n" +
+	"\x06issuer\x18\x01 \x01(\tR\x06issuer\x12\x10\n" +
+	"\x03uri\x18\x02 \x01(\tR\x03uri\x12\x12\n" +
+	"\x04keys\x18\x03 \x01(\tR\x04keys*_\n" +
 	"\x06Health\x12\x16\n" +
 	"\x12HEALTH_UNSPECIFIED\x10\x00\x12\x12\n" +
 	"\x0eHEALTH_HEALTHY\x10\x01\x12\x14\n" +
 	"\x10HEALTH_UNHEALTHY\x10\x02\x12\x13\n" +
-	"\x0fHEALTH_DRAINING\x10\x03B2Z0meshlog.dev/proto/meshlog/registry/v1;registryv1b\x06proto3"
+	"\x0fHEALTH_DRAINING\x10\x03*Q\n" +
+	"\x04Pair\x12\x14\n" +
+	"\x10PAIR_UNSPECIFIED\x10\x00\x12\v\n" +
+	"\aPAIR_OK\x10\x01\x12\x11\n" +
+	"\rPAIR_MISMATCH\x10\x02\x12\x13\n" +
+	"\x0fPAIR_UNREADABLE\x10\x03*q\n" +
+	"\tRootState\x12\x1a\n" +
+	"\x16ROOT_STATE_UNSPECIFIED\x10\x00\x12\x18\n" +
+	"\x14ROOT_STATE_ANNOUNCED\x10\x01\x12\x15\n" +
+	"\x11ROOT_STATE_ACTIVE\x10\x02\x12\x17\n" +
+	"\x13ROOT_STATE_RETIRING\x10\x03B2Z0meshlog.dev/proto/meshlog/registry/v1;registryv1b\x06proto3"
 
 var (
 	file_meshlog_registry_v1_registry_proto_rawDescOnce sync.Once
@@ -1153,50 +1642,63 @@ func file_meshlog_registry_v1_registry_proto_rawDescGZIP() []byte {
 	return file_meshlog_registry_v1_registry_proto_rawDescData
 }
 
-var file_meshlog_registry_v1_registry_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_meshlog_registry_v1_registry_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
+var file_meshlog_registry_v1_registry_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
+var file_meshlog_registry_v1_registry_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
 var file_meshlog_registry_v1_registry_proto_goTypes = []any{
 	(Health)(0),             // 0: meshlog.registry.v1.Health
-	(*Object)(nil),          // 1: meshlog.registry.v1.Object
-	(*Undecoded)(nil),       // 2: meshlog.registry.v1.Undecoded
-	(*Service)(nil),         // 3: meshlog.registry.v1.Service
-	(*ServicePort)(nil),     // 4: meshlog.registry.v1.ServicePort
-	(*NodeSelector)(nil),    // 5: meshlog.registry.v1.NodeSelector
-	(*Endpoints)(nil),       // 6: meshlog.registry.v1.Endpoints
-	(*EndpointPort)(nil),    // 7: meshlog.registry.v1.EndpointPort
-	(*Endpoint)(nil),        // 8: meshlog.registry.v1.Endpoint
-	(*Locality)(nil),        // 9: meshlog.registry.v1.Locality
-	(*Workload)(nil),        // 10: meshlog.registry.v1.Workload
-	(*SecretReference)(nil), // 11: meshlog.registry.v1.SecretReference
-	nil,                     // 12: meshlog.registry.v1.Service.LabelsEntry
-	nil,                     // 13: meshlog.registry.v1.Service.SelectorEntry
-	nil,                     // 14: meshlog.registry.v1.NodeSelector.LabelsEntry
-	nil,                     // 15: meshlog.registry.v1.Endpoint.LabelsEntry
-	nil,                     // 16: meshlog.registry.v1.Workload.LabelsEntry
-	nil,                     // 17: meshlog.registry.v1.Workload.PortsEntry
-	nil,                     // 18: meshlog.registry.v1.SecretReference.FieldsEntry
+	(Pair)(0),               // 1: meshlog.registry.v1.Pair
+	(RootState)(0),          // 2: meshlog.registry.v1.RootState
+	(*Object)(nil),          // 3: meshlog.registry.v1.Object
+	(*Undecoded)(nil),       // 4: meshlog.registry.v1.Undecoded
+	(*Closed)(nil),          // 5: meshlog.registry.v1.Closed
+	(*Service)(nil),         // 6: meshlog.registry.v1.Service
+	(*ServicePort)(nil),     // 7: meshlog.registry.v1.ServicePort
+	(*NodeSelector)(nil),    // 8: meshlog.registry.v1.NodeSelector
+	(*Endpoints)(nil),       // 9: meshlog.registry.v1.Endpoints
+	(*EndpointPort)(nil),    // 10: meshlog.registry.v1.EndpointPort
+	(*Endpoint)(nil),        // 11: meshlog.registry.v1.Endpoint
+	(*Locality)(nil),        // 12: meshlog.registry.v1.Locality
+	(*Workload)(nil),        // 13: meshlog.registry.v1.Workload
+	(*SecretReference)(nil), // 14: meshlog.registry.v1.SecretReference
+	(*TrustBundle)(nil),     // 15: meshlog.registry.v1.TrustBundle
+	(*Root)(nil),            // 16: meshlog.registry.v1.Root
+	(*Jwks)(nil),            // 17: meshlog.registry.v1.Jwks
+	nil,                     // 18: meshlog.registry.v1.Closed.MatchLabelsEntry
+	(*Closed_Target)(nil),   // 19: meshlog.registry.v1.Closed.Target
+	nil,                     // 20: meshlog.registry.v1.Service.LabelsEntry
+	nil,                     // 21: meshlog.registry.v1.Service.SelectorEntry
+	nil,                     // 22: meshlog.registry.v1.NodeSelector.LabelsEntry
+	nil,                     // 23: meshlog.registry.v1.Endpoint.LabelsEntry
+	nil,                     // 24: meshlog.registry.v1.Workload.LabelsEntry
+	nil,                     // 25: meshlog.registry.v1.Workload.PortsEntry
+	nil,                     // 26: meshlog.registry.v1.SecretReference.FieldsEntry
 }
 var file_meshlog_registry_v1_registry_proto_depIdxs = []int32{
-	4,  // 0: meshlog.registry.v1.Service.ports:type_name -> meshlog.registry.v1.ServicePort
-	12, // 1: meshlog.registry.v1.Service.labels:type_name -> meshlog.registry.v1.Service.LabelsEntry
-	13, // 2: meshlog.registry.v1.Service.selector:type_name -> meshlog.registry.v1.Service.SelectorEntry
-	5,  // 3: meshlog.registry.v1.Service.node_selector:type_name -> meshlog.registry.v1.NodeSelector
-	14, // 4: meshlog.registry.v1.NodeSelector.labels:type_name -> meshlog.registry.v1.NodeSelector.LabelsEntry
-	7,  // 5: meshlog.registry.v1.Endpoints.ports:type_name -> meshlog.registry.v1.EndpointPort
-	8,  // 6: meshlog.registry.v1.Endpoints.endpoints:type_name -> meshlog.registry.v1.Endpoint
-	0,  // 7: meshlog.registry.v1.Endpoint.health:type_name -> meshlog.registry.v1.Health
-	15, // 8: meshlog.registry.v1.Endpoint.labels:type_name -> meshlog.registry.v1.Endpoint.LabelsEntry
-	9,  // 9: meshlog.registry.v1.Endpoint.locality:type_name -> meshlog.registry.v1.Locality
-	16, // 10: meshlog.registry.v1.Workload.labels:type_name -> meshlog.registry.v1.Workload.LabelsEntry
-	9,  // 11: meshlog.registry.v1.Workload.locality:type_name -> meshlog.registry.v1.Locality
-	0,  // 12: meshlog.registry.v1.Workload.health:type_name -> meshlog.registry.v1.Health
-	17, // 13: meshlog.registry.v1.Workload.ports:type_name -> meshlog.registry.v1.Workload.PortsEntry
-	18, // 14: meshlog.registry.v1.SecretReference.fields:type_name -> meshlog.registry.v1.SecretReference.FieldsEntry
-	15, // [15:15] is the sub-list for method output_type
-	15, // [15:15] is the sub-list for method input_type
-	15, // [15:15] is the sub-list for extension type_name
-	15, // [15:15] is the sub-list for extension extendee
-	0,  // [0:15] is the sub-list for field type_name
+	18, // 0: meshlog.registry.v1.Closed.match_labels:type_name -> meshlog.registry.v1.Closed.MatchLabelsEntry
+	19, // 1: meshlog.registry.v1.Closed.targets:type_name -> meshlog.registry.v1.Closed.Target
+	7,  // 2: meshlog.registry.v1.Service.ports:type_name -> meshlog.registry.v1.ServicePort
+	20, // 3: meshlog.registry.v1.Service.labels:type_name -> meshlog.registry.v1.Service.LabelsEntry
+	21, // 4: meshlog.registry.v1.Service.selector:type_name -> meshlog.registry.v1.Service.SelectorEntry
+	8,  // 5: meshlog.registry.v1.Service.node_selector:type_name -> meshlog.registry.v1.NodeSelector
+	22, // 6: meshlog.registry.v1.NodeSelector.labels:type_name -> meshlog.registry.v1.NodeSelector.LabelsEntry
+	10, // 7: meshlog.registry.v1.Endpoints.ports:type_name -> meshlog.registry.v1.EndpointPort
+	11, // 8: meshlog.registry.v1.Endpoints.endpoints:type_name -> meshlog.registry.v1.Endpoint
+	0,  // 9: meshlog.registry.v1.Endpoint.health:type_name -> meshlog.registry.v1.Health
+	23, // 10: meshlog.registry.v1.Endpoint.labels:type_name -> meshlog.registry.v1.Endpoint.LabelsEntry
+	12, // 11: meshlog.registry.v1.Endpoint.locality:type_name -> meshlog.registry.v1.Locality
+	24, // 12: meshlog.registry.v1.Workload.labels:type_name -> meshlog.registry.v1.Workload.LabelsEntry
+	12, // 13: meshlog.registry.v1.Workload.locality:type_name -> meshlog.registry.v1.Locality
+	0,  // 14: meshlog.registry.v1.Workload.health:type_name -> meshlog.registry.v1.Health
+	25, // 15: meshlog.registry.v1.Workload.ports:type_name -> meshlog.registry.v1.Workload.PortsEntry
+	26, // 16: meshlog.registry.v1.SecretReference.fields:type_name -> meshlog.registry.v1.SecretReference.FieldsEntry
+	1,  // 17: meshlog.registry.v1.SecretReference.pair:type_name -> meshlog.registry.v1.Pair
+	16, // 18: meshlog.registry.v1.TrustBundle.roots:type_name -> meshlog.registry.v1.Root
+	2,  // 19: meshlog.registry.v1.Root.state:type_name -> meshlog.registry.v1.RootState
+	20, // [20:20] is the sub-list for method output_type
+	20, // [20:20] is the sub-list for method input_type
+	20, // [20:20] is the sub-list for extension type_name
+	20, // [20:20] is the sub-list for extension extendee
+	0,  // [0:20] is the sub-list for field type_name
 }
 
 func init() { file_meshlog_registry_v1_registry_proto_init() }
@@ -1209,8 +1711,8 @@ func file_meshlog_registry_v1_registry_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_meshlog_registry_v1_registry_proto_rawDesc), len(file_meshlog_registry_v1_registry_proto_rawDesc)),
-			NumEnums:      1,
-			NumMessages:   18,
+			NumEnums:      3,
+			NumMessages:   24,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
