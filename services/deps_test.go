@@ -76,7 +76,7 @@ var laws = []law{
 		of: []string{module + "mesh/..."},
 		never: []string{
 			module + "internal/...", module + "watcher/...", module + "builder/...", module + "frontend/...",
-			module + "roles/...", module + "operate/...", module + "suite/...", module + "cmd/...",
+			module + "ca/...", module + "roles/...", module + "operate/...", module + "suite/...", module + "cmd/...",
 		},
 		reason: "imports point downwards: the meaning of a mesh knows no process, and no plumbing",
 	},
@@ -96,7 +96,7 @@ var laws = []law{
 		reason: "the log carries converted objects: only what reads Kubernetes objects pays for their types",
 	},
 	{
-		of:     []string{module + "mesh/world", module + "mesh/proxy", module + "mesh/kind/...", module + "mesh/problem", module + "mesh/table", module + "mesh/manifest", module + "mesh/permit", module + "mesh/hostname"},
+		of:     []string{module + "mesh/world", module + "mesh/proxy", module + "mesh/kind/...", module + "mesh/problem", module + "mesh/table", module + "mesh/manifest", module + "mesh/permit", module + "mesh/hostname", module + "mesh/spiffe", module + "mesh/credential", module + "mesh/jwks"},
 		never:  []string{module + "mesh/index", module + "mesh/xds/...", module + "mesh/gate", module + "mesh/fold", module + "mesh/simulate"},
 		reason: "imports point downwards: simulate > xds > index > world, proxy > kind > problem",
 	},
@@ -112,7 +112,7 @@ var laws = []law{
 	},
 	{
 		of:     []string{module + "internal/..."},
-		never:  []string{module + "mesh/...", module + "roles/...", module + "operate/...", module + "watcher/...", module + "builder/...", module + "frontend/..."},
+		never:  []string{module + "mesh/...", module + "roles/...", module + "operate/...", module + "watcher/...", module + "builder/...", module + "frontend/...", module + "ca/..."},
 		reason: "plumbing knows nothing of what flows through it",
 	},
 	{
@@ -146,10 +146,33 @@ var laws = []law{
 	{
 		of: []string{module + "builder/..."}, except: []string{module + "builder/streams"},
 		never: []string{
-			module + "frontend/...", module + "watcher/...", module + "internal/bus", module + "roles/...", module + "operate/...",
+			module + "frontend/...", module + "watcher/...", module + "internal/audit", module + "internal/bus", module + "roles/...", module + "operate/...",
 			"github.com/nats-io/...", "go.etcd.io/...", "google.golang.org/grpc/...",
 		},
 		reason: "log, store and feed come in as interfaces, so that a simulation can take their place",
+	},
+	{
+		of: []string{module + "frontend/...", module + "roles/frontend", module + "cmd/frontend", module + "watcher/...", module + "builder/..."}, except: tests,
+		never:  []string{module + "ca/..."},
+		reason: "what ends the streams of proxies, or reads sources, must not be able to mint identities (CA-2)",
+	},
+	{
+		of:     []string{module + "operate/..."},
+		never:  []string{module + "ca/signer"},
+		reason: "commands that inspect a mesh have no use for the CA's key",
+	},
+	{
+		of: []string{module + "ca/..."},
+		never: []string{
+			module + "frontend/...", module + "watcher/...", module + "builder/...", module + "mesh/fold", module + "mesh/xds/...", module + "internal/bus",
+			module + "roles/...", module + "operate/...", "meshlog.dev/events/...", "meshlog.dev/store/...", "github.com/nats-io/...", "go.etcd.io/...",
+		},
+		reason: "the CA's key is in a process that links little: bus, audit and stores come in as functions and interfaces",
+	},
+	{
+		of:     []string{module + "ca/signer"},
+		never:  []string{module + "ca/authn", "google.golang.org/grpc/...", "net/http", "k8s.io/..."},
+		reason: "what holds the key talks to no network",
 	},
 	{
 		of:     []string{module + "builder/ledger", module + "builder/jury"},
@@ -163,9 +186,20 @@ var laws = []law{
 		reason: "the jury proposes and writes nothing: without a context it reaches neither log nor store",
 	},
 	{
-		of: []string{module + "..."}, except: []string{module + "internal/bus", module + "internal/busauth"},
+		of: []string{module + "..."}, except: []string{module + "internal/audit", module + "internal/bus", module + "internal/busauth", module + "internal/keyexchange/..."},
 		never: []string{"github.com/nats-io/...", "meshlog.dev/proto/jsapi"}, direct: true,
-		reason: "only internal/bus and the drivers of events and store talk to NATS",
+		reason: "only internal/bus, internal/audit and the drivers of events and store talk to NATS",
+	},
+	{
+		of:     []string{module + "internal/keyexchange/..."},
+		never:  []string{"github.com/nats-io/nats.go/...", "github.com/nats-io/nats-server/...", module + "internal/bus", "net"},
+		reason: "what seals and opens private keys reaches no network",
+	},
+	{
+		of:     []string{module + "internal/keyexchange"},
+		never:  []string{"context", "os", "io/fs", "log/...", "time"},
+		direct: true,
+		reason: "the protocol is pure but for random bytes, so that its tests try each attack on the bytes",
 	},
 	{
 		of:     []string{module + "..."},
