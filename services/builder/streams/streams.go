@@ -9,6 +9,7 @@ import (
 
 	"meshlog.dev/events/natslog"
 	"meshlog.dev/services/builder"
+	"meshlog.dev/services/internal/audit"
 	"meshlog.dev/services/internal/bus"
 	"meshlog.dev/store/natsfeed"
 )
@@ -36,9 +37,26 @@ func History(states []bus.StreamState) time.Duration {
 	return cmp.Or(states[i].Is.MaxAge, DefaultHistory)
 }
 
+// Sizes are the settings that operators choose, by the flags of a builder or of
+// `meshlog streams`.
+type Sizes struct {
+	Replicas     int
+	History      time.Duration // of the log and the versions
+	LogBytes     int64
+	AuditHistory time.Duration
+	AuditBytes   int64
+}
+
 // All returns the streams of a mesh as a builder makes them.
-func All(domain string, replicas int, history time.Duration, logBytes int64) []bus.StreamConfig {
-	log := Log(domain, replicas, history, logBytes)
-	chain := natsfeed.StreamOptions{Replicas: replicas, MaxAge: history}
-	return []bus.StreamConfig{log.Config(), chain.Config(), chain.BlobConfig(), bus.LeaseConfig(replicas)}
+func All(domain string, s Sizes) []bus.StreamConfig {
+	log := Log(domain, s.Replicas, s.History, s.LogBytes)
+	chain := natsfeed.StreamOptions{Replicas: s.Replicas, MaxAge: s.History}
+	return []bus.StreamConfig{
+		log.Config(), chain.Config(), chain.BlobConfig(), bus.LeaseConfig(s.Replicas), s.Audit().Config(),
+	}
+}
+
+// Audit returns the settings of the stream of the audit.
+func (s Sizes) Audit() audit.StreamOptions {
+	return audit.StreamOptions{Replicas: s.Replicas, History: s.AuditHistory, Bytes: s.AuditBytes}
 }

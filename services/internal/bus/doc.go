@@ -26,12 +26,16 @@
 //	meshlog.fleet.<domain>.tick                       the leader's Tick, once a second
 //	meshlog.fleet.<domain>.digests                    DigestRequest; only the leader answers
 //	meshlog.fleet.<domain>.listing.<source>.<inst>    ListingRequest, to a shard's watchers
+//	meshlog.fleet.<domain>.issuers                    token issuers that the world names, from builders
+//	                                                  to watchers of the source jwks
 //	meshlog.fleet.<domain>.report.frontend.<id>       FrontendReport, a summary
 //	meshlog.fleet.<domain>.report.watcher.<holder>.<source>.<inst>  WatcherReport
 //	meshlog.fleet.<domain>.report.builder.<id>        BuilderReport, a summary
 //	meshlog.fleet.<domain>.ask.<role>                 ReportRequest; every builder, frontend or watcher
 //	                                                  answers with a report
 //	meshlog.fleet.<domain>.proxy                      ProxyRequest; every frontend answers
+//	meshlog.key.<domain>.<source>.<inst>              a frontend's request for a key; one of the shard's
+//	                                                  watchers answers
 //
 // # Answers
 //

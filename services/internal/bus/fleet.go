@@ -24,6 +24,7 @@ import (
 type Fleet struct {
 	nc     *nats.Conn
 	prefix string
+	keys   string // prefix of key requests
 	log    *loglimit.Logger
 	lost   atomic.Uint64 // reports
 	// Messages of other processes that were dropped.
@@ -32,7 +33,7 @@ type Fleet struct {
 
 // NewFleet returns the fleet of the mesh called domain.
 func NewFleet(nc *Conn, domain string, log *slog.Logger) *Fleet {
-	return &Fleet{nc: nc, prefix: fleetPrefix(domain), log: loglimit.New(log, 1)}
+	return &Fleet{nc: nc, prefix: fleetPrefix(domain), keys: keyPrefix(domain), log: loglimit.New(log, 1)}
 }
 
 // Tick publishes the head; the leader calls it once a second.

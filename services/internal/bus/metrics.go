@@ -79,7 +79,7 @@ func newStreamGauge(name, help string, value func(*jetstream.StreamInfo) float64
 }
 
 var streamGauges = []streamGauge{
-	newStreamGauge("bytes", "Bytes in a stream of the bus: MESHLOG_EVENTS is the log, MESHLOG_VERSIONS the published versions, OBJ_meshlog_blobs the blobs.",
+	newStreamGauge("bytes", "Bytes in a stream of the bus: MESHLOG_EVENTS is the log, MESHLOG_VERSIONS the published versions, OBJ_meshlog_blobs the blobs, MESHLOG_AUDIT the audit.",
 		func(i *jetstream.StreamInfo) float64 { return float64(i.State.Bytes) }),
 	newStreamGauge("max_bytes", "Limit of the bytes in a stream; 0: no limit. A full log refuses records: raise --log-mib, or lower --history, before that.",
 		func(i *jetstream.StreamInfo) float64 { return float64(max(0, i.Config.MaxBytes)) }),

@@ -25,6 +25,17 @@ const (
 	adminRole    roleKind = "admin"
 )
 
+// Sources whose watchers differ from others. They keep no keys of objects, so that a
+// frontend cannot ask them for one.
+const (
+	// CASource publishes the roots of the mesh's own authority. A process that ends
+	// the streams of proxies must not reach the one that signs identities (CA-2).
+	CASource = "ca"
+	// JWKSSource publishes the public keys of token issuers, and hears which issuers
+	// the world names (POL-12).
+	JWKSSource = "jwks"
+)
+
 // reporting are the roles that answer questions for reports.
 var reporting = []roleKind{builderRole, frontendRole, watcherRole}
 
@@ -80,6 +91,20 @@ func (r Role) String() string {
 // KeyName returns the name of the file with the key of the role's user.
 func (r Role) KeyName() string { return r.String() + ".nk" }
 
+// ExchangeKeyName returns the name of the file with the xkey that the role asks or
+// answers for keys of objects with (KEY-4). ok is false for roles that do neither.
+func (r Role) ExchangeKeyName() (name string, ok bool) {
+	return r.String() + exchangeKeyExt, r.kind == frontendRole || r.keepsKeys()
+}
+
+// exchangeKeyExt ends the name of the file with an xkey.
+const exchangeKeyExt = ".xk"
+
+// keepsKeys reports whether frontends may ask the role for keys of objects.
+func (r Role) keepsKeys() bool {
+	return r.kind == watcherRole && r.shard.Source != CASource && r.shard.Source != JWKSSource
+}
+
 // Shard returns the shard of a watcher, without an instance for Watchers. ok is
 // false for other roles.
 func (r Role) Shard() (s ident.Shard, ok bool) { return r.shard, r.kind == watcherRole }
@@ -116,7 +141,7 @@ type Permissions struct {
 }
 
 // Permissions returns the permissions that the functions of this package need: for
-// the fleet and the lease. Log and version chain have their own. Those of Admin are
+// the fleet, keys and the lease. Log, version chain and audit have their own. Those of Admin are
 // empty: it may do everything.
 func (r Role) Permissions(domain string) Permissions {
 	prefix := fleetPrefix(domain)
@@ -126,17 +151,23 @@ func (r Role) Permissions(domain string) Permissions {
 		shard := r.shardTokens()
 		p.Publish = append(p.Publish, prefix+digestsSubject, prefix+reportSubject+watcherName(anyToken, shard), userInfo)
 		p.Subscribe = append(p.Subscribe, prefix+listingSubject+shard, prefix+askSubject+string(r.kind))
+		if r.shard.Source == JWKSSource {
+			p.Subscribe = append(p.Subscribe, prefix+issuersSubject)
+		}
+		if r.keepsKeys() {
+			p.Subscribe = append(p.Subscribe, keyPrefix(domain)+shard)
+		}
 		p.Answers = true
 	case builderRole:
 		// A builder may publish to all replies that the server has rewritten. With
 		// Answers, the server would remember a reply for each record of the log.
 		p.Publish = append(p.Publish,
-			replyPrefix+">", prefix+tickSubject, prefix+listingSubject+"*.*", prefix+reportSubject+builderName(anyToken))
+			replyPrefix+">", prefix+tickSubject, prefix+issuersSubject, prefix+listingSubject+"*.*", prefix+reportSubject+builderName(anyToken))
 		p.Publish = append(p.Publish, leasePermissions(domain)...)
 		p.Subscribe = append(p.Subscribe, leaseSubject(domain),
 			prefix+digestsSubject, prefix+tickSubject, prefix+reportSubject+">", prefix+askSubject+string(r.kind))
 	case frontendRole:
-		p.Publish = append(p.Publish, prefix+reportSubject+frontendName(anyToken))
+		p.Publish = append(p.Publish, prefix+reportSubject+frontendName(anyToken), keyPrefix(domain)+">")
 		p.Subscribe = append(p.Subscribe, prefix+tickSubject, prefix+askSubject+string(r.kind), prefix+proxySubject)
 		p.Answers = true
 	case operatorRole:
@@ -171,6 +202,8 @@ func WayOf(domain, subject string) Way {
 	switch {
 	case isInbox(subject), subject == userInfo:
 		return Inside
+	case strings.HasPrefix(subject, keyPrefix(domain)):
+		return Asked
 	case !fleet:
 		return Stored
 	case after == digestsSubject:

@@ -13,12 +13,18 @@ const (
 	proxySubject   = "proxy"
 	listingSubject = "listing." // then source and instance
 	reportSubject  = "report."  // then the name of the process
+	issuersSubject = "issuers"
 )
 
 // anyToken is the wildcard of one token.
 const anyToken = "*"
 
 func fleetPrefix(domain string) string { return "meshlog.fleet." + events.Token(domain) + "." }
+
+// keyPrefix begins the subjects of key requests; source and instance follow. It is
+// outside of the fleet's subjects and of all streams: what is asked for under it and
+// answered is never stored (KEY-3).
+func keyPrefix(domain string) string { return "meshlog.key." + events.Token(domain) + "." }
 
 func shardTokens(s ident.Shard) string {
 	return events.Token(s.Source) + "." + events.Token(s.Instance)

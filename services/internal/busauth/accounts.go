@@ -37,7 +37,7 @@ const threshold = `response_threshold: "15s"`
 
 // Limits of the hub: the streams of a mesh, so that no role that may create them
 // can create others.
-const streams = 4
+const streams = 5
 
 // Limits of clients. A watcher's largest message is a record or a part of an
 // answer, both 512 KiB, with headers.
@@ -125,8 +125,10 @@ func (a *account) reach(domain string, hub *account, all []*account) {
 			a.ask(hub, s, answers(way, s))
 		case bus.Asked, bus.Gathered:
 			for _, b := range all {
-				if b != a && slices.ContainsFunc(b.perms.Subscribe, func(sub string) bool { return covers(sub, s) }) {
-					a.ask(b, s, answers(way, s))
+				for _, sub := range b.perms.Subscribe {
+					if served, ok := narrower(s, sub); ok && b != a && bus.WayOf(domain, sub) == way {
+						a.ask(b, served, answers(way, served))
+					}
 				}
 			}
 		case bus.Told:
@@ -172,11 +174,8 @@ func (a *account) ask(of *account, subject, more string) {
 // hear imports a stream: what another account tells under told, as far as it is
 // under sub too.
 func (a *account) hear(from *account, told, sub string) {
-	switch {
-	case covers(sub, told):
-	case covers(told, sub):
-		told = sub
-	default:
+	told, ok := narrower(told, sub)
+	if !ok {
 		return
 	}
 	from.export("stream", told, "", a)
@@ -191,6 +190,17 @@ func (a *account) export(kind, subject, more string, to *account) {
 		}
 	}
 	a.exports = append(a.exports, &export{kind, subject, more, []string{to.name}})
+}
+
+// narrower returns the subjects that are under both, if one of the two covers the other.
+func narrower(a, b string) (both string, ok bool) {
+	switch {
+	case covers(b, a):
+		return a, true
+	case covers(a, b):
+		return b, true
+	}
+	return "", false
 }
 
 // covers reports whether each subject under narrow is under wide.

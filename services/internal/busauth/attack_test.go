@@ -24,13 +24,19 @@ import (
 	"meshlog.dev/deploy/testkit/testport"
 	"meshlog.dev/events/natslog"
 	"meshlog.dev/proto/ident"
+	"meshlog.dev/services/internal/audit"
 	"meshlog.dev/services/internal/bus"
 	"meshlog.dev/store/natsfeed"
 )
 
 var quiet = slog.New(slog.DiscardHandler)
 
-var eu = ident.Shard{Source: "kubernetes", Instance: "eu"}
+// Shards of the mesh under attack, besides files.
+var (
+	eu   = ident.Shard{Source: "kubernetes", Instance: "eu"}
+	ca   = ident.Shard{Source: bus.CASource, Instance: "default"}
+	jwks = ident.Shard{Source: bus.JWKSSource, Instance: "default"}
+)
 
 // target is a bus under attack: servers with the accounts of a mesh and its streams.
 // Besides its roles, each account has an observer: a user without a permission list.
@@ -64,7 +70,7 @@ var arrangements = map[string]arrangement{
 func underAttack(t testing.TB, a arrangement, prepare func(conf string) string) *target {
 	t.Helper()
 	b := &target{TB: t, dir: t.TempDir(), observers: map[string]nkeys.KeyPair{}}
-	_, err := WriteUsers(b.dir, "mesh", append(roles, bus.Watcher(eu)))
+	_, err := WriteUsers(b.dir, "mesh", append(roles, bus.Watcher(eu), bus.Watcher(ca), bus.Watcher(jwks)))
 	must(t, err)
 	path := filepath.Join(b.dir, ConfigName)
 	conf, err := os.ReadFile(path)
@@ -172,11 +178,12 @@ func (b *target) fill(replicas int) {
 	_, err := natslog.EnsureStream(b.Context(), builder, natslog.StreamOptions{Replicas: replicas})
 	must(b.TB, err)
 	_, err = natsfeed.EnsureStreams(b.Context(), builder, natsfeed.StreamOptions{Replicas: replicas})
-	must(b.TB, err, bus.EnsureLeases(b.Context(), builder, replicas))
+	must(b.TB, err, bus.EnsureLeases(b.Context(), builder, replicas), audit.EnsureStream(b.Context(), builder, audit.StreamOptions{Replicas: replicas}))
 	for role, subjects := range map[bus.Role][]string{
 		bus.Builder():      {"meshlog.ver.mesh", "meshlog.ev.mesh._builder.segment", "$KV.meshlog_lease.builder.mesh"},
 		bus.Watcher(files): {"meshlog.ev.mesh.file.default.Gateway.x"},
-		bus.Watcher(eu):    {"meshlog.ev.mesh.kubernetes.eu.Gateway.x"},
+		bus.Watcher(eu):    {"meshlog.ev.mesh.kubernetes.eu.Gateway.x", "meshlog.audit.mesh.watcher.kubernetes.eu"},
+		bus.Frontend():     {"meshlog.audit.mesh.frontend"},
 	} {
 		js, err := jetstream.New(b.connect(role, 1))
 		must(b.TB, err)
@@ -301,6 +308,12 @@ func (r *raw) ping() (said string) {
 func (r *raw) publish(subject, reply, data string) (said string) {
 	r.Helper()
 	r.send("PUB %s %s %d\r\n%s\r\n", subject, reply, len(data), data)
+	return r.ping()
+}
+
+func (r *raw) subscribe(subject string) (said string) {
+	r.Helper()
+	r.send("SUB %s 1\r\n", subject)
 	return r.ping()
 }
 

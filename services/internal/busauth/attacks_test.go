@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -37,6 +38,7 @@ func requests(t *testing.T) map[bus.Role]map[string]request {
 		bus.Frontend(): {
 			"Direct Get batch": {"$JS.API.DIRECT.GET.MESHLOG_VERSIONS", `{"seq":1,"next_by_subj":"meshlog.ver.mesh","batch":10}`},
 			"MSG.GET":          {"$JS.API.STREAM.MSG.GET.MESHLOG_VERSIONS", `{"last_by_subj":"meshlog.ver.mesh"}`},
+			"a key":            {"meshlog.key.mesh.file.default", "x"},
 		},
 	}
 }
@@ -56,6 +58,16 @@ var replies = []string{
 	"$JS.API.STREAM.DELETE.MESHLOG_VERSIONS",
 	"$JS.ACK.MESHLOG_EVENTS.c.1.1.1.1.0",
 	"$SYS.REQ.SERVER.PING",
+	"meshlog.audit.mesh.watcher.kubernetes.eu",
+}
+
+// repliesOf are more subjects of other roles, for one role; the first is a shard's own.
+func repliesOf(r bus.Role) []string {
+	all := append(slices.Clone(replies), "meshlog.ev.mesh.file.default._ctl")
+	if r == bus.Frontend() {
+		return append(all, "meshlog.audit.mesh.watcher.file.default")
+	}
+	return append(all, "meshlog.audit.mesh.frontend", "meshlog.key.mesh.kubernetes.eu")
 }
 
 // reserved reports whether the server refuses a client's reply.
@@ -64,7 +76,7 @@ func reserved(reply string) bool {
 }
 
 // BUS-2: JetStream publishes answers without checking the rights of the client that
-// asked, to any subject that the client names. None of the 104 combinations changes a
+// asked, to any subject that the client names. None of the 141 combinations changes a
 // stream or reaches another account.
 func TestAttacksByReply(t *testing.T) {
 	for name, a := range arrangements {
@@ -84,6 +96,7 @@ func TestAttacksByReply(t *testing.T) {
 					t.Errorf("serve digests: %v", err)
 				}
 			})
+			b.serveKeys(files)
 			before, combinations := b.state(), 0
 			for role, all := range requests(t) {
 				own := accountName(role)
@@ -96,7 +109,7 @@ func TestAttacksByReply(t *testing.T) {
 					for what, q := range all {
 						// The answer to this one says that the responder listens.
 						b.answered(attacker, q, "_IN."+strings.TrimSuffix(role.String(), "-file-default")+".there", observed[own])
-						for _, reply := range append(replies, "meshlog.ev.mesh.file.default._ctl") { // the last one is the watcher's own
+						for _, reply := range repliesOf(role) {
 							combinations++
 							said := attacker.publish(q.subject, reply, q.data)
 							switch {
@@ -118,11 +131,32 @@ func TestAttacksByReply(t *testing.T) {
 					}
 				}
 			}
-			if want := 104 * len(b.addrs); combinations != want {
+			if want := 141 * len(b.addrs); combinations != want {
 				t.Errorf("%d combinations were tried, want %d", combinations, want)
 			}
 		})
 	}
+}
+
+// serveKeys answers requests for keys of a shard, as its watcher.
+func (b *target) serveKeys(shard ident.Shard) {
+	b.Helper()
+	b.serve(bus.NewFleet(b.connect(bus.Watcher(shard), 0), "mesh", quiet), shard)
+}
+
+func (b *target) serve(watcher *bus.Fleet, shard ident.Shard) {
+	b.Helper()
+	serving, stop := context.WithCancel(b.Context())
+	ended := make(chan error, 1)
+	go func() {
+		ended <- watcher.ServeKeys(serving, shard, func(_ ctx, request []byte) []byte { return append([]byte("the key for "), request...) })
+	}()
+	b.Cleanup(func() {
+		stop()
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			b.Errorf("serve keys: %v", err)
+		}
+	})
 }
 
 // answered repeats a request until it is answered in the attacker's account.
@@ -185,7 +219,7 @@ func TestAttacksByPublish(t *testing.T) {
 			}
 			more := []string{
 				"meshlog.fleet.mesh.report.watcher.w.kubernetes.eu", "meshlog.fleet.mesh.listing.kubernetes.eu", "meshlog.live.ver.mesh",
-				"$O.meshlog_blobs.C.x", "$JS.API.STREAM.UPDATE.MESHLOG_EVENTS", "$JS.API.STREAM.PURGE.OBJ_meshlog_blobs", "$JS.API.CONSUMER.CREATE.MESHLOG_EVENTS.x",
+				"meshlog.fleet.mesh.issuers", "$O.meshlog_blobs.C.x", "$JS.API.STREAM.UPDATE.MESHLOG_EVENTS", "$JS.API.STREAM.PURGE.OBJ_meshlog_blobs", "$JS.API.CONSUMER.CREATE.MESHLOG_EVENTS.x",
 			}
 			for _, role := range []bus.Role{bus.Watcher(files), bus.Frontend()} {
 				limited := b.raw(b.key(role), 0)
@@ -263,11 +297,11 @@ func TestAttacksWorkInOneAccount(t *testing.T) {
 	}
 }
 
-// No role, and not the administrator by mistake, makes a fifth stream.
-func TestStreamsAreFour(t *testing.T) {
+// No role, and not the administrator by mistake, makes a sixth stream.
+func TestStreamsAreFive(t *testing.T) {
 	b := underAttack(t, one, nil)
 	_, err := b.admin.CreateStream(t.Context(), natsStream("X", "x"))
 	if err == nil || !strings.Contains(err.Error(), "10027") {
-		t.Errorf("a fifth stream: %v", err)
+		t.Errorf("a sixth stream: %v", err)
 	}
 }

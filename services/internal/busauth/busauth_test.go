@@ -21,6 +21,7 @@ import (
 	"meshlog.dev/events/natslog"
 	"meshlog.dev/proto/ident"
 	"meshlog.dev/proto/jsapi"
+	"meshlog.dev/services/internal/audit"
 	"meshlog.dev/services/internal/bus"
 	"meshlog.dev/store/natsfeed"
 )
@@ -329,6 +330,20 @@ func TestDenied(t *testing.T) {
 			_, err := fleet(nc).Digests(t.Context(), files, "1", nil)
 			return err
 		}, "meshlog.fleet.mesh.digests"},
+		"the audit": {bus.Frontend(), func(nc *bus.Conn) error {
+			r, err := audit.NewReader(nc, "mesh")
+			if err == nil {
+				_, _, err = r.Newest(t.Context(), 1)
+			}
+			return err
+		}, "$JS.API.STREAM.INFO.MESHLOG_AUDIT"},
+		"the audit's stream": {bus.Operator(), func(nc *bus.Conn) error {
+			return audit.EnsureStream(t.Context(), nc, audit.StreamOptions{})
+		}, "$JS.API.STREAM.CREATE.MESHLOG_AUDIT"},
+		"a key": {bus.Operator(), func(nc *bus.Conn) error {
+			_, err := fleet(nc).RequestKey(t.Context(), files, nil)
+			return err
+		}, "meshlog.key.mesh.file.default"},
 		"leases": {bus.Frontend(), func(nc *bus.Conn) error {
 			return bus.EnsureLeases(t.Context(), nc, 1)
 		}, "$JS.API.STREAM.INFO.KV_meshlog_lease"},
@@ -394,7 +409,7 @@ func TestStreams(t *testing.T) {
 	builder, operator := s.connect(bus.Builder()), s.connect(bus.Operator())
 	wanted := func(age time.Duration) []bus.StreamConfig {
 		log, chain := natslog.StreamOptions{MaxAge: age}, natsfeed.StreamOptions{MaxAge: age}
-		return []bus.StreamConfig{log.Config(), chain.Config(), chain.BlobConfig(), bus.LeaseConfig(1)}
+		return []bus.StreamConfig{log.Config(), chain.Config(), chain.BlobConfig(), bus.LeaseConfig(1), audit.StreamOptions{}.Config()}
 	}
 	compare := func(age time.Duration) []bus.StreamState {
 		t.Helper()
@@ -415,9 +430,7 @@ func TestStreams(t *testing.T) {
 	if _, err := natsfeed.EnsureStreams(t.Context(), builder, natsfeed.StreamOptions{MaxAge: time.Hour}); err != nil {
 		t.Fatal(err)
 	}
-	if err := bus.EnsureLeases(t.Context(), builder, 1); err != nil {
-		t.Fatal(err)
-	}
+	must(t, bus.EnsureLeases(t.Context(), builder, 1), audit.EnsureStream(t.Context(), builder, audit.StreamOptions{}))
 	for _, state := range compare(time.Hour) {
 		if state.Missing || len(state.Differences) > 0 {
 			t.Errorf("%s: was just created with wrong settings: %+v", state.Name, state)

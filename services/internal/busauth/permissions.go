@@ -21,6 +21,7 @@ import (
 
 	"meshlog.dev/events"
 	"meshlog.dev/events/natslog"
+	"meshlog.dev/services/internal/audit"
 	"meshlog.dev/services/internal/bus"
 	"meshlog.dev/store/natsfeed"
 )
@@ -35,6 +36,7 @@ func Permissions(r bus.Role, domain string) bus.Permissions {
 			p.Publish = append(p.Publish, l...)
 		}
 	}
+	publish(audit.WriterPermissions(r, domain))
 	shard, watches := r.Shard()
 	switch {
 	case watches && shard.Instance == "":
@@ -46,6 +48,7 @@ func Permissions(r bus.Role, domain string) bus.Permissions {
 			natslog.CreatePermissions(), natslog.ReadPermissions(),
 			subjects(domain, events.SegmentSubject, events.BuilderOverlaySubject),
 			natsfeed.CreatePermissions(), natsfeed.ReadPermissions(), natsfeed.PublishPermissions(chain),
+			audit.CreatePermissions(),
 		)
 		p.Subscribe = append(p.Subscribe, chain.LiveSubject())
 	case r == bus.Frontend():
@@ -56,7 +59,7 @@ func Permissions(r bus.Role, domain string) bus.Permissions {
 			natslog.ReadPermissions(),
 			// Operators approve, and end the sessions of a removed source.
 			subjects(domain, events.OperatorOverlaySubject, events.AnyControlSubject),
-			natsfeed.ReadPermissions(),
+			natsfeed.ReadPermissions(), audit.ReadPermissions(),
 		)
 		p.Subscribe = append(p.Subscribe, chain.LiveSubject())
 	}

@@ -7,6 +7,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"meshlog.dev/events/natslog"
+	"meshlog.dev/services/internal/audit"
 	"meshlog.dev/services/internal/bus"
 	"meshlog.dev/store/natsfeed"
 )
@@ -18,7 +19,7 @@ func TestRepublishIsRefused(t *testing.T) {
 	builder, err := jetstream.New(s.connect(bus.Builder()))
 	must(t, err)
 	chain := natsfeed.StreamOptions{}
-	for _, c := range []bus.StreamConfig{natslog.StreamOptions{}.Config(), chain.BlobConfig(), bus.LeaseConfig(1)} {
+	for _, c := range []bus.StreamConfig{natslog.StreamOptions{}.Config(), chain.BlobConfig(), bus.LeaseConfig(1), audit.StreamOptions{}.Config()} {
 		c.RePublish = &jetstream.RePublish{Source: c.Subjects[0], Destination: "meshlog.ver.>"}
 		_, err := builder.CreateStream(t.Context(), c)
 		must(t, err)
@@ -26,7 +27,9 @@ func TestRepublishIsRefused(t *testing.T) {
 	honest := s.connect(bus.Builder())
 	_, log := natslog.EnsureStream(t.Context(), honest, natslog.StreamOptions{})
 	_, blobs := natsfeed.EnsureStreams(t.Context(), honest, chain)
-	for what, err := range map[string]error{"log": log, "blobs": blobs, "lease": bus.EnsureLeases(t.Context(), honest, 1)} {
+	for what, err := range map[string]error{
+		"log": log, "blobs": blobs, "lease": bus.EnsureLeases(t.Context(), honest, 1), "audit": audit.EnsureStream(t.Context(), honest, audit.StreamOptions{}),
+	} {
 		if err == nil || !strings.Contains(err.Error(), "republish: is set, must be unset") {
 			t.Errorf("the %s may republish: %v", what, err)
 		}

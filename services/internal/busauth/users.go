@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -60,8 +61,9 @@ func WriteUsers(dir, domain string, roles []bus.Role) ([]File, error) {
 }
 
 // Write writes the users into a directory, which it makes if it is missing:
-// ConfigName for the servers, and a key for each role and the administrator, readable
-// by its owner only. It keeps existing keys, also those of former users, which no
+// ConfigName for the servers, a key for each role and the administrator, and the xkeys
+// of the exchange of keys with the list of the public ones; keys are readable by their
+// owner only. It keeps existing keys, also those of former users, which no
 // server accepts any more, and the accounts of former watchers: a server that runs
 // does not forget an account that a reload removes, and mistakes it if it comes back.
 // It also returns what watchers may publish of their objects: with Limits of all of
@@ -93,15 +95,15 @@ func (u Users) Write(dir string) ([]File, []Permission, error) {
 		keys[i] = key
 		files = append(files, File{path, state})
 	}
-	others, err := filepath.Glob(filepath.Join(dir, "*.nk"))
+	unused, err := others(dir, "*.nk", known)
 	if err != nil {
 		return nil, nil, err
 	}
-	for _, path := range others {
-		if !known[path] {
-			files = append(files, File{path, stateUnused})
-		}
+	exchange, err := writeExchange(dir, u.Roles)
+	if err != nil {
+		return nil, nil, err
 	}
+	files = slices.Concat(files, unused, exchange)
 	all := accounts(u.Domain, roles, keys, former)
 	for _, a := range all {
 		if l, ok := u.Limits[a.role]; ok && len(a.users) > 0 {
@@ -121,6 +123,17 @@ func (u Users) Write(dir string) ([]File, []Permission, error) {
 		state = stateExtended
 	}
 	return append([]File{{path, state}}, files...), u.compare(all, string(old)), nil
+}
+
+// others returns the keys of former users: the files of a pattern that are not known.
+func others(dir, pattern string, known map[string]bool) (unused []File, err error) {
+	paths, err := filepath.Glob(filepath.Join(dir, pattern))
+	for _, path := range paths {
+		if !known[path] {
+			unused = append(unused, File{path, stateUnused})
+		}
+	}
+	return unused, err
 }
 
 // distinct returns an error if two roles have one name. Watchers of different shards

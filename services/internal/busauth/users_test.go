@@ -17,10 +17,13 @@ import (
 	"meshlog.dev/services/internal/bus"
 )
 
+// states returns the states of the files of the bus, by name.
 func states(all []File) map[string]string {
 	m := map[string]string{}
 	for _, f := range all {
-		m[filepath.Base(f.Path)] = f.State
+		if name := filepath.Base(f.Path); !ofExchange(name) {
+			m[name] = f.State
+		}
 	}
 	return m
 }

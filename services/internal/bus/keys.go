@@ -1,0 +1,75 @@
+package bus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"meshlog.dev/proto/ident"
+	"meshlog.dev/proto/jsapi"
+)
+
+// keyQueue is the queue group of the watchers of a shard: the holder or a twin gets a
+// request, not both.
+const keyQueue = "keys"
+
+// keyWait bounds the wait for an answer. The watcher may have to read the key at its
+// source.
+const keyWait = 5 * time.Second
+
+// ErrNoKeeper reports that no watcher of the shard listens for key requests now.
+var ErrNoKeeper = errors.New("no watcher of the shard listens for key requests")
+
+// RequestKey asks the watchers of a shard for a key, and returns the answer of one of
+// them (KEY-3). The bus carries request and answer as they are: the caller seals them.
+// The error is ErrNoKeeper, at once, if no watcher listens.
+func (f *Fleet) RequestKey(ctx context.Context, shard ident.Shard, request []byte) ([]byte, error) {
+	subject := f.keys + shardTokens(shard)
+	ctx, cancel := jsapi.Bound(ctx, f.nc, keyWait, subject)
+	defer cancel()
+	m, err := f.nc.RequestWithContext(ctx, subject, request)
+	if errors.Is(err, nats.ErrNoResponders) {
+		err = ErrNoKeeper
+	}
+	if err != nil {
+		return nil, fmt.Errorf("ask %s for a key: %w", shard, jsapi.Cause(ctx, err))
+	}
+	return m.Data, nil
+}
+
+// ServeKeys answers RequestKey for a shard until ctx is done. One of the shard's
+// watchers gets each request. It calls answer for one request after the other; nil is
+// no answer.
+func (f *Fleet) ServeKeys(ctx context.Context, shard ident.Shard, answer func(ctx context.Context, request []byte) []byte) error {
+	sub, err := f.nc.QueueSubscribeSync(f.keys+shardTokens(shard), keyQueue)
+	if err != nil {
+		return fmt.Errorf("listen for key requests of %s: %w", shard, err)
+	}
+	defer sub.Unsubscribe()
+	for {
+		m, err := sub.NextMsgWithContext(ctx)
+		if errors.Is(err, nats.ErrSlowConsumer) {
+			continue // the frontends ask again; onError has logged it
+		}
+		if err != nil {
+			return fmt.Errorf("listen for key requests of %s: %w", shard, err)
+		}
+		if err := f.answerKey(ctx, m, answer); err != nil {
+			f.log.Warn("cannot answer a request for a key", "shard", shard.String(), "error", err)
+		}
+	}
+}
+
+func (f *Fleet) answerKey(ctx context.Context, m *nats.Msg, answer func(ctx context.Context, request []byte) []byte) error {
+	if err := checkReply(m); err != nil {
+		f.unanswerable.Add(1)
+		return err
+	}
+	if b := answer(ctx, m.Data); b != nil {
+		return m.Respond(b)
+	}
+	return nil
+}
