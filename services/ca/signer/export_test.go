@@ -1,0 +1,4 @@
+package signer
+
+// InMemory is inMemory.
+var InMemory = inMemory
