@@ -1,0 +1,133 @@
+// Package authz translates the AuthorizationPolicies that select a workload into
+// Envoy's RBAC filters, one for each action (AZ-1).
+//
+// A condition that a filter cannot decide never makes the result more permissive:
+// with ALLOW its rule is dropped, with every other action only the condition, so the
+// rule matches more (AZ-7). For the same reason identities match narrowly where a
+// match lets a request through, and widely where it forbids one (POL-5).
+//
+// It is pure.
+package authz
+
+import (
+	"fmt"
+
+	rbacv3 "github.com/envoyproxy/go-control-plane/envoy/config/rbac/v3"
+	httpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/rbac/v3"
+	networkv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/rbac/v3"
+	security "istio.io/api/security/v1beta1"
+
+	"meshlog.dev/services/mesh/world"
+)
+
+// CustomPrefix is the prefix of the metadata that the filter of CUSTOM policies
+// writes: CustomPrefix + "shadow_engine_result" is "denied" if one of them matches.
+const CustomPrefix = "istio_ext_authz_"
+
+// tcpPrefix is the prefix of the statistics of network filters.
+const tcpPrefix = "tcp."
+
+// Options say for which mesh and which Envoys policies are translated.
+type Options struct {
+	// TrustDomains are the trust domain of the mesh and its aliases.
+	TrustDomains []string
+	// PrincipalNames is for Envoys without envoy.rbac.principals.mtls_authenticated.
+	// Their matchers also see the DNS names and the subject of a certificate (S27).
+	PrincipalNames bool
+	// MaxRegex is the size of the largest expression that the Envoys take, such as
+	// re2.Stock. A condition with a larger one cannot be decided.
+	MaxRegex int
+}
+
+// HTTP holds the filters of HTTP requests, in the order in which they run. A filter is
+// nil if no policy has its action.
+type HTTP struct{ Custom, Audit, Deny, Allow *httpv3.RBAC }
+
+// TCP holds the filters of connections, like HTTP.
+type TCP struct{ Custom, Audit, Deny, Allow *networkv3.RBAC }
+
+// ForHTTP translates policies for the requests of a workload that they select.
+func ForHTTP(policies []world.Object, o Options) HTTP {
+	r := translate(policies, o, false)
+	filter := func(rules *rbacv3.RBAC) *httpv3.RBAC {
+		if rules == nil {
+			return nil
+		}
+		return &httpv3.RBAC{Rules: rules}
+	}
+	all := HTTP{Audit: filter(r.audit), Deny: filter(r.deny), Allow: filter(r.allow)}
+	if r.custom != nil {
+		all.Custom = &httpv3.RBAC{ShadowRules: r.custom, ShadowRulesStatPrefix: CustomPrefix}
+	}
+	return all
+}
+
+// ForTCP translates policies for the connections of a workload that they select.
+func ForTCP(policies []world.Object, o Options) TCP {
+	r := translate(policies, o, true)
+	filter := func(rules *rbacv3.RBAC) *networkv3.RBAC {
+		if rules == nil {
+			return nil
+		}
+		return &networkv3.RBAC{Rules: rules, StatPrefix: tcpPrefix}
+	}
+	all := TCP{Audit: filter(r.audit), Deny: filter(r.deny), Allow: filter(r.allow)}
+	if r.custom != nil {
+		all.Custom = &networkv3.RBAC{ShadowRules: r.custom, ShadowRulesStatPrefix: CustomPrefix, StatPrefix: tcpPrefix}
+	}
+	return all
+}
+
+// rules are the rules of each action. nil lets all requests pass.
+type rules struct{ custom, audit, deny, allow *rbacv3.RBAC }
+
+func translate(policies []world.Object, o Options, tcp bool) rules {
+	var all rules
+	for _, p := range policies {
+		m, ok := p.Message.(*security.AuthorizationPolicy)
+		if !ok { // a registry.v1.Closed: no value of the policy was ever good
+			all.close(p)
+			continue
+		}
+		var slot **rbacv3.RBAC
+		action := rbacv3.RBAC_DENY
+		switch m.GetAction() {
+		case security.AuthorizationPolicy_ALLOW:
+			slot, action = &all.allow, rbacv3.RBAC_ALLOW
+		case security.AuthorizationPolicy_DENY:
+			slot = &all.deny
+		case security.AuthorizationPolicy_AUDIT:
+			slot, action = &all.audit, rbacv3.RBAC_LOG
+		case security.AuthorizationPolicy_CUSTOM:
+			slot = &all.custom
+		default:
+			all.close(p)
+			continue
+		}
+		into := policiesOf(slot, action)
+		t := translator{Options: o, tcp: tcp, allow: slot == &all.allow, namespace: p.Key.Namespace}
+		for i, r := range m.GetRules() {
+			if policy, ok := t.rule(r); ok {
+				into[fmt.Sprintf("ns[%s]-policy[%s]-rule[%d]", p.Key.Namespace, p.Key.Name, i)] = policy
+			}
+		}
+	}
+	return all
+}
+
+// policiesOf returns the policies of an action, to which the caller adds. Without any,
+// ALLOW denies all requests (POL-9).
+func policiesOf(slot **rbacv3.RBAC, action rbacv3.RBAC_Action) map[string]*rbacv3.Policy {
+	if *slot == nil {
+		*slot = &rbacv3.RBAC{Action: action, Policies: map[string]*rbacv3.Policy{}}
+	}
+	return (*slot).GetPolicies()
+}
+
+// close denies everything, and names the policy in the details of the response
+// (POL-15).
+func (r *rules) close(p world.Object) {
+	policiesOf(&r.deny, rbacv3.RBAC_DENY)["invalid:"+p.Key.Namespace+"/"+p.Key.Name] = &rbacv3.Policy{
+		Permissions: []*rbacv3.Permission{operations.any()}, Principals: []*rbacv3.Principal{callers.any()},
+	}
+}
