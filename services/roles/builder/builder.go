@@ -16,6 +16,7 @@ import (
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
 	"meshlog.dev/services/builder"
 	"meshlog.dev/services/builder/shares"
+	"meshlog.dev/services/internal/audit"
 	"meshlog.dev/services/internal/bus"
 	"meshlog.dev/services/internal/process"
 	"meshlog.dev/services/internal/tracing"
@@ -91,7 +92,7 @@ func (o *Options) build(ctx context.Context, nc *bus.Conn, c builder.Config, kee
 	if err != nil {
 		return err
 	}
-	streams, err := bus.NewStreamMetrics(nc, log, natslog.Stream, natsfeed.Stream, "OBJ_"+natsfeed.BlobBucket)
+	streams, err := bus.NewStreamMetrics(nc, log, natslog.Stream, natsfeed.Stream, "OBJ_"+natsfeed.BlobBucket, audit.Stream)
 	if err != nil {
 		return err
 	}

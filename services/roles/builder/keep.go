@@ -8,6 +8,7 @@ import (
 	"meshlog.dev/events/natslog"
 	"meshlog.dev/services/builder/ledger"
 	"meshlog.dev/services/builder/streams"
+	"meshlog.dev/services/internal/audit"
 	"meshlog.dev/services/internal/bus"
 	"meshlog.dev/store/natsfeed"
 )
@@ -58,7 +59,10 @@ func (k *keeper) ensure(ctx context.Context) (made bool, blobsMade time.Time, er
 	if err != nil {
 		return log, time.Time{}, err
 	}
-	return log || chain.Created, chain.BlobsMade, bus.EnsureLeases(ctx, k.nc, o.Replicas)
+	if err := bus.EnsureLeases(ctx, k.nc, o.Replicas); err != nil {
+		return log || chain.Created, chain.BlobsMade, err
+	}
+	return log || chain.Created, chain.BlobsMade, audit.EnsureStream(ctx, k.nc, o.sizes(o.Replicas).Audit())
 }
 
 // run creates streams again that the bus has lost. An epoch begins then, for which

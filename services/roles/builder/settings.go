@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"meshlog.dev/services/builder/streams"
+	"meshlog.dev/services/internal/audit"
 	"meshlog.dev/services/internal/process"
 )
 
@@ -14,14 +15,27 @@ import (
 type Settings struct {
 	History time.Duration // how long the log and the versions are kept
 	LogMiB  int64         // maximum size of the log; the bus reserves it
+	// Of the audit.
+	AuditHistory time.Duration
+	AuditMiB     int64
 }
 
 // logBytes returns the maximum size of the log. A full log refuses records.
 func (s *Settings) logBytes() int64 { return s.LogMiB << 20 }
 
+// sizes returns the sizes of the streams on this number of servers.
+func (s *Settings) sizes(replicas int) streams.Sizes {
+	return streams.Sizes{
+		Replicas: replicas, History: s.History, LogBytes: s.logBytes(), AuditHistory: s.AuditHistory, AuditBytes: s.AuditMiB << 20,
+	}
+}
+
 // DefaultSettings returns the defaults.
 func DefaultSettings() Settings {
-	return Settings{History: streams.DefaultHistory, LogMiB: streams.DefaultLogBytes >> 20}
+	return Settings{
+		History: streams.DefaultHistory, LogMiB: streams.DefaultLogBytes >> 20,
+		AuditHistory: audit.DefaultHistory, AuditMiB: audit.DefaultBytes >> 20,
+	}
 }
 
 // Flags binds flags to the settings.
@@ -30,13 +44,23 @@ func (s *Settings) Flags(fs *pflag.FlagSet) {
 		"Raise it to look back further; a longer history takes more disk on the bus and in the data directory")
 	fs.Int64Var(&s.LogMiB, "log-mib", s.LogMiB, "maximum size of the log in `MiB`, which the bus reserves; a full log refuses records. "+
 		"Raise it if the history needs more; lower it if the bus has less disk")
+	fs.DurationVar(&s.AuditHistory, "audit-history", s.AuditHistory, "`time` for which the audit is kept, at least an hour: which process gave which key or certificate for which proxy. "+
+		"Raise it if you must be able to look back further")
+	fs.Int64Var(&s.AuditMiB, "audit-mib", s.AuditMiB, "maximum size of the audit in `MiB`, which the bus reserves; when it is full, the oldest records go. "+
+		"Raise it if `meshlog audit` does not reach back for that time. The watchers of a shard, or all frontends, fill half of it at most")
 }
 
 // Check returns an error for settings that are out of range.
 func (s *Settings) Check() error {
-	var history error
-	if s.History < time.Hour {
-		history = process.Invalid("history", "want an hour at least")
+	return errors.Join(
+		atLeastAnHour("history", s.History), process.Positive("log-mib", s.LogMiB),
+		atLeastAnHour("audit-history", s.AuditHistory), process.Positive("audit-mib", s.AuditMiB),
+	)
+}
+
+func atLeastAnHour(setting string, d time.Duration) error {
+	if d < time.Hour {
+		return process.Invalid(setting, "want an hour at least")
 	}
-	return errors.Join(history, process.Positive("log-mib", s.LogMiB))
+	return nil
 }

@@ -45,8 +45,7 @@ func (c *streamCheck) look(ctx context.Context) {
 func (c *streamCheck) compare(ctx context.Context) ([]bus.StreamState, error) {
 	ctx, cancel := context.WithTimeout(ctx, ensureWithin)
 	defer cancel()
-	o := c.o
-	return bus.CompareStreams(ctx, c.nc, streams.All(o.Domain, o.Replicas, o.History, o.logBytes())...)
+	return bus.CompareStreams(ctx, c.nc, streams.All(c.o.Domain, c.o.sizes(c.o.Replicas))...)
 }
 
 func (c *streamCheck) tell(states []bus.StreamState) {

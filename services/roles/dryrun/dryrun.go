@@ -23,15 +23,15 @@ import (
 	"meshlog.dev/services/watcher/file"
 )
 
-// Directory judges the objects of a directory, and returns their problems, the
-// worst first. The only errors are that the directory cannot be read, and errors of
-// this program.
-func Directory(ctx context.Context, dir string) ([]problem.Diagnostic, error) {
+// Problems judges the objects of directories, and returns their problems, the worst
+// first. The only errors are that a directory cannot be read, and errors of this
+// program.
+func Problems(ctx context.Context, w *file.Watcher) ([]problem.Diagnostic, error) {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	l := listing{stop: stop, problems: map[string][]problem.Diagnostic{}}
-	if err := file.New(dir).Run(ctx, &l); !l.listed {
-		return nil, fmt.Errorf("read %s: %w", dir, err)
+	if err := w.Run(ctx, &l); !l.listed {
+		return nil, err
 	}
 	all, err := judge(l.objects)
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"meshlog.dev/services/roles/dryrun"
+	"meshlog.dev/services/watcher/file"
 )
 
 const (
@@ -69,7 +70,7 @@ func TestDirectory(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			problems, err := dryrun.Directory(t.Context(), dir)
+			problems, err := dryrun.Problems(t.Context(), file.New(dir))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -94,7 +95,7 @@ func TestDirectory(t *testing.T) {
 }
 
 func TestDirectoryThatCannotBeRead(t *testing.T) {
-	_, err := dryrun.Directory(t.Context(), filepath.Join(t.TempDir(), "x"))
+	_, err := dryrun.Problems(t.Context(), file.New(filepath.Join(t.TempDir(), "x")))
 	if err == nil || !strings.Contains(err.Error(), "no such file or directory") {
 		t.Errorf("error: %v", err)
 	}

@@ -3,11 +3,11 @@
 package kube
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"log/slog"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"meshlog.dev/services/internal/process"
+	"meshlog.dev/services/roles/watcher"
 	"meshlog.dev/services/watcher/kube"
 	"meshlog.dev/services/watcher/kube/clusters"
 )
@@ -33,12 +34,14 @@ type Settings struct {
 	QPS, Burst          int
 	MeshConfigMap       string
 	ConfigMaps          []string
-	SecretKeyFile       string
+	Secrets             watcher.Secrets
+	SecretNamespaces    []string
+	SecretSelector      string
 }
 
 // DefaultSettings returns the defaults.
 func DefaultSettings() Settings {
-	return Settings{Cluster: "default", QPS: 50, Burst: 100, MeshConfigMap: "istio-system/istio"}
+	return Settings{Cluster: "default", QPS: 50, Burst: 100, MeshConfigMap: "istio-system/istio", Secrets: watcher.DefaultSecrets()}
 }
 
 // Flags binds the settings.
@@ -60,8 +63,11 @@ func (s *Settings) Flags(fs *pflag.FlagSet) {
 	fs.IntVar(&s.Burst, "kube-burst", s.Burst, "maximum `requests` to the API server in a burst")
 	fs.StringVar(&s.MeshConfigMap, "mesh-config-map", s.MeshConfigMap, "`NAMESPACE/NAME` of the ConfigMap with Istio's settings of the mesh, in its keys mesh and meshNetworks. Leave it empty if they come from another source")
 	fs.StringSliceVar(&s.ConfigMaps, "config-maps", s.ConfigMaps, "`NAMESPACE/NAME` of other ConfigMaps to publish, separated by commas")
-	fs.StringVar(&s.SecretKeyFile, "secret-key-file", s.SecretKeyFile, "`file` with a key, the same for all watchers. With it, the watcher publishes references to Secrets that are TLS credentials, with HMACs instead of their content. "+
-		"Set it so that proxies notice rotations; without it, the watcher does not read Secrets")
+	s.Secrets.Flags(fs)
+	fs.StringSliceVar(&s.SecretNamespaces, "secret-namespaces", s.SecretNamespaces, "`names` of the namespaces whose Secrets to read, separated by commas; the default is all that are watched. "+
+		"Set it if the watcher may read Secrets only there; a Role in each is then enough. A credential elsewhere is unknown")
+	fs.StringVar(&s.SecretSelector, "secret-selector", s.SecretSelector, "label `selector` of the Secrets to read. "+
+		"Set it so that other Secrets do not leave the API server: credential=tls. A credential without these labels is unknown")
 }
 
 // Check returns all errors of the settings.
@@ -79,16 +85,39 @@ func (s *Settings) Check() error {
 			errs = append(errs, process.Invalid("namespaces", "%q is not the name of a namespace: %s", n, bad[0]))
 		}
 	}
+	errs = append(errs, s.checkSecrets())
 	_, err := s.parse()
 	errs = append(errs, err)
 	return errors.Join(append(errs, process.Positive("kube-qps", s.QPS), process.Positive("kube-burst", s.Burst))...)
+}
+
+// checkSecrets checks the namespaces and the settings that others need.
+func (s *Settings) checkSecrets() error {
+	var errs []error
+	for _, n := range s.SecretNamespaces {
+		if bad := validation.IsDNS1123Label(n); len(bad) > 0 {
+			errs = append(errs, process.Invalid("secret-namespaces", "%q is not the name of a namespace: %s", n, bad[0]))
+		} else if len(s.Namespaces) > 0 && !slices.Contains(s.Namespaces, n) {
+			errs = append(errs, process.Invalid("secret-namespaces", "%q is not in --namespaces", n))
+		}
+	}
+	if s.Secrets.KeyFile == "" {
+		const why = "has no effect without --secret-key-file"
+		if len(s.SecretNamespaces) > 0 {
+			errs = append(errs, process.Invalid("secret-namespaces", why))
+		}
+		if s.SecretSelector != "" {
+			errs = append(errs, process.Invalid("secret-selector", why))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // Verify checks the files that the settings name. It does not contact the API
 // server.
 func (s *Settings) Verify() error {
 	_, kubeconfig := s.rest()
-	_, key := s.secretKey()
+	_, key := s.Secrets.Options()
 	return errors.Join(kubeconfig, key)
 }
 
@@ -99,7 +128,7 @@ func (s *Settings) Config(log *slog.Logger) (kube.Config, error) {
 		return c, err
 	}
 	c.Cluster, c.Logger, c.Renew = s.Cluster, log, s.rest
-	if c.SecretKey, err = s.secretKey(); err != nil {
+	if c.Secrets, err = s.Secrets.Options(); err != nil {
 		return c, err
 	}
 	c.REST, err = s.rest()
@@ -109,11 +138,16 @@ func (s *Settings) Config(log *slog.Logger) (kube.Config, error) {
 // parse returns the settings that need no file as a configuration, and all their
 // errors.
 func (s *Settings) parse() (kube.Config, error) {
-	c := kube.Config{DomainSuffix: s.DomainSuffix, Namespaces: s.Namespaces}
+	c := kube.Config{DomainSuffix: s.DomainSuffix, Namespaces: s.Namespaces, SecretNamespaces: s.SecretNamespaces}
 	var errs []error
 	var err error
 	if c.DiscoverySelectors, err = s.selectors(); err != nil {
 		errs = append(errs, process.Invalid("discovery-selectors", "%w", err))
+	}
+	if s.SecretSelector != "" {
+		if c.SecretSelector, err = labels.Parse(s.SecretSelector); err != nil {
+			errs = append(errs, process.Invalid("secret-selector", "%w", err))
+		}
 	}
 	if s.MeshConfigMap != "" {
 		if c.MeshConfigMap, err = namespaced(s.MeshConfigMap); err != nil {
@@ -185,21 +219,4 @@ func (s *Settings) access() (*rest.Config, error) {
 		return nil, process.Invalid("kubeconfig", "%w", err)
 	}
 	return c, nil
-}
-
-// minSecretKey is the minimum length of the key, in bytes.
-const minSecretKey = 16
-
-func (s *Settings) secretKey() ([]byte, error) {
-	if s.SecretKeyFile == "" {
-		return nil, nil
-	}
-	b, err := os.ReadFile(s.SecretKeyFile)
-	if err != nil {
-		return nil, process.Invalid("secret-key-file", "%w", err)
-	}
-	if b = bytes.TrimSpace(b); len(b) < minSecretKey {
-		return nil, process.Invalid("secret-key-file", "has %d bytes, want at least %d; create one with: openssl rand -base64 32", len(b), minSecretKey)
-	}
-	return b, nil
 }

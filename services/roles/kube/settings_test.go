@@ -83,3 +83,25 @@ func TestNamesAreChecked(t *testing.T) {
 		}
 	}
 }
+
+// KEY-10: Check rejects limits for Secrets that have no effect or name no namespace of the mesh.
+func TestSecretScopeIsChecked(t *testing.T) {
+	for name, test := range map[string]struct {
+		change func(*Settings)
+		want   string
+	}{
+		"good":               {func(s *Settings) { s.SecretNamespaces, s.SecretSelector = []string{"shop"}, "use in (mesh)" }, ""},
+		"bad namespace":      {func(s *Settings) { s.SecretNamespaces = []string{"Shop"} }, `secret-namespaces "Shop" is not the name of a namespace`},
+		"not watched":        {func(s *Settings) { s.SecretNamespaces, s.Namespaces = []string{"shop"}, []string{"pay"} }, `secret-namespaces "shop" is not in --namespaces`},
+		"bad selector":       {func(s *Settings) { s.SecretSelector = "=" }, "secret-selector "},
+		"namespaces, no key": {func(s *Settings) { s.SecretNamespaces, s.Secrets.KeyFile = []string{"shop"}, "" }, "secret-namespaces has no effect without --secret-key-file"},
+		"a selector, no key": {func(s *Settings) { s.SecretSelector, s.Secrets.KeyFile = "a=b", "" }, "secret-selector has no effect without --secret-key-file"},
+	} {
+		s := DefaultSettings()
+		s.Secrets.KeyFile = "key"
+		test.change(&s)
+		if err := s.Check(); (err != nil) != (test.want != "") || err != nil && !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%s: %v, want %q", name, err, test.want)
+		}
+	}
+}

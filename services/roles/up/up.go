@@ -16,6 +16,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"path/filepath"
 	"slices"
 
 	"github.com/spf13/pflag"
@@ -24,6 +25,7 @@ import (
 	configv1 "meshlog.dev/proto/meshlog/config/v1"
 	"meshlog.dev/services/internal/bus"
 	"meshlog.dev/services/internal/busauth"
+	"meshlog.dev/services/internal/keyexchange/keyring"
 	"meshlog.dev/services/internal/process"
 	"meshlog.dev/services/mesh/world"
 	"meshlog.dev/services/roles/builder"
@@ -31,14 +33,12 @@ import (
 	"meshlog.dev/services/roles/kube"
 	watcherroles "meshlog.dev/services/roles/watcher"
 	"meshlog.dev/services/watcher"
-	"meshlog.dev/services/watcher/file"
 )
 
 // Settings of `meshlog up`.
 type Settings struct {
-	// Config is the directory of YAML to watch, including its subdirectories;
-	// empty: none.
-	Config string
+	// Directories of files to watch; without Config, none.
+	watcherroles.Directories
 	// Kube is the cluster to watch, if it has a Kubeconfig; `up` looks for no
 	// other credentials.
 	Kube kube.Settings
@@ -67,7 +67,7 @@ func DefaultSettings() *Settings {
 
 // Flags binds the settings.
 func (s *Settings) Flags(fs *pflag.FlagSet) {
-	fs.StringVar(&s.Config, "config", s.Config, "`directory` of YAML to watch, including its subdirectories")
+	s.Directories.Flags(fs)
 	fs.StringVar(&s.Data, "data", s.Data, "data `directory`, created if it is missing. It holds the log and all published versions: keep it over restarts")
 	fs.StringVar(&s.BusListen, "bus-listen", s.BusListen, "`address` of the bus, for the command line and other processes. Port 0 takes a free port, which DATA/bus names. "+
 		"Change it if processes of other machines join, each with the key of its role, DATA/auth/ROLE.nk, as --bus-nkey")
@@ -85,8 +85,8 @@ func (s *Settings) Flags(fs *pflag.FlagSet) {
 func (s *Settings) Check() error {
 	var config error
 	switch {
-	case s.Config != "":
-		config = process.CheckConfig(s.Config)
+	case s.Config != "" || s.Certificates != "":
+		config = s.Directories.Check(s.Kube.Secrets)
 	case s.Kube.Kubeconfig == "":
 		config = process.Invalid("config", "is missing: give the directory of YAML to serve, or the cluster to watch with --kubeconfig")
 	}
@@ -99,7 +99,7 @@ func (s *Settings) Check() error {
 func (s *Settings) Verify(ctx context.Context, w io.Writer) error {
 	var directory, cluster error
 	if s.Config != "" {
-		directory = watcherroles.VerifyDirectory(ctx, s.Config, w)
+		directory = s.Directories.Verify(ctx, s.Kube.Secrets, w)
 	}
 	if s.Kube.Kubeconfig != "" {
 		cluster = s.Kube.Verify()
@@ -210,11 +210,11 @@ func (s *Settings) sources(p *process.Process, connect connector) (process.Stage
 	connectAs := func(shard ident.Shard) func(context.Context) (*bus.Conn, error) {
 		return connect(bus.Watcher(shard), "watcher "+shard.String())
 	}
-	watch := func(shard ident.Shard, w watcher.Watcher) {
+	watch := func(shard ident.Shard, w watcher.Watcher, keys *watcherroles.Keys) {
 		all = append(all, func(ctx context.Context) error {
 			return watcherroles.Run(ctx, watcherroles.Options{
 				Domain: process.DefaultDomain, Shard: shard, Holder: id, Watcher: w, Connect: connectAs(shard), Process: p,
-				LogShare: s.Watcher.LogShare,
+				LogShare: s.Watcher.LogShare, Keys: keys,
 			})
 		})
 	}
@@ -222,7 +222,16 @@ func (s *Settings) sources(p *process.Process, connect connector) (process.Stage
 	// its own objects.
 	if s.Config != "" {
 		required = append(required, &configv1.RequiredSource{Source: fileShard.Source, Instance: fileShard.Instance, AcceptPartial: true})
-		watch(fileShard, file.New(s.Config))
+		files, err := s.Directories.Watcher(s.Kube.Secrets)
+		if err != nil {
+			return nil, err
+		}
+		name, _ := bus.Watcher(fileShard).ExchangeKeyName()
+		keys, err := s.Directories.Keys(s.Kube.Secrets, files, keyring.Ring{File: filepath.Join(s.Data, "auth", name)})
+		if err != nil {
+			return nil, err
+		}
+		watch(fileShard, files, keys)
 	}
 	if s.Kube.Kubeconfig != "" {
 		shard := s.Kube.Shard()
@@ -235,7 +244,7 @@ func (s *Settings) sources(p *process.Process, connect connector) (process.Stage
 	if err != nil {
 		return nil, err
 	}
-	watch(ownShard, policy)
+	watch(ownShard, policy, nil)
 	return all, nil
 }
 

@@ -35,6 +35,8 @@ type Options struct {
 	// LogShare is how much of the log the records of the shard may take, in percent;
 	// 0: the default.
 	LogShare int
+	// Keys answers requests for private keys; nil: the watcher answers none.
+	Keys *Keys
 	// Optional: the process is ready without this watcher, one of several that come
 	// and go.
 	Optional bool
@@ -78,6 +80,10 @@ func Run(ctx context.Context, o Options) error {
 	defer admin.Unregister(metrics)
 	reporter := fleet.WatcherReporter(o.Holder, o.Shard, w.report)
 	requests := make(chan string, 1)
+	keys, err := o.Keys.stage(nc, fleet, o, logger)
+	if err != nil {
+		return err
+	}
 	return process.RunStages(ctx,
 		// Reads the source and publishes its changes.
 		process.Stage{func(ctx context.Context) error {
@@ -96,6 +102,7 @@ func Run(ctx context.Context, o Options) error {
 			},
 			reporter.Run,
 		},
+		keys,
 	)
 }
 

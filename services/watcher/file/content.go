@@ -66,14 +66,18 @@ func (p *parser) document(d *manifest.Document) {
 		return
 	}
 	k := ident.Key{Kind: o.Kind.Name, Namespace: o.Namespace, Name: o.Name}
-	e := entry{key: k, line: d.Line, object: watcher.Object{
-		Kind: k.Kind, Namespace: k.Namespace, Name: k.Name, Actor: "file", Trace: d.Metadata.Annotations[validate.TraceAnnotation],
-	}}
-	e.object.Value, e.object.Origin = p.payload(d, o, bad)
-	e.object.Value.Created = d.Metadata.Created
-	sum := sha256.Sum256(append([]byte(e.object.Value.Type), e.object.Value.Bytes...))
-	e.object.SourceVersion = hex.EncodeToString(sum[:6])
+	v, at := p.payload(d, o, bad)
+	v.Created = d.Metadata.Created
+	e := newEntry(k, v, at)
+	e.line, e.object.Trace = d.Line, d.Metadata.Annotations[validate.TraceAnnotation]
 	p.entries = append(p.entries, e)
+}
+
+func newEntry(k ident.Key, v ident.Value, origin string) entry {
+	sum := sha256.Sum256(append([]byte(v.Type), v.Bytes...))
+	return entry{key: k, object: watcher.Object{
+		Kind: k.Kind, Namespace: k.Namespace, Name: k.Name, Value: v, SourceVersion: hex.EncodeToString(sum[:6]), Origin: origin, Actor: "file",
+	}}
 }
 
 // payload returns the payload of an object, and its origin: the line of the

@@ -5,5 +5,7 @@ import "time"
 // NewPatient returns a watcher that reports a missing file only after it was missing
 // for settle.
 func NewPatient(dir string, settle time.Duration) *Watcher {
-	return &Watcher{dir: dir, settle: settle}
+	w := New(dir)
+	w.settle = settle
+	return w
 }

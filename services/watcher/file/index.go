@@ -17,6 +17,7 @@ import (
 
 // index holds the content of all files. It is pure.
 type index struct {
+	base  string // of the names of files, for people
 	files map[string]*file
 	// claims holds the entries of each key in all files, the winner first: by name
 	// of the file, then by line.
@@ -34,7 +35,7 @@ type index struct {
 
 type file struct {
 	sum [sha256.Size]byte // of the data that was read last; zero: the file is unreadable
-	cut bool              // it ends within a line
+	cut bool              // it may be half written
 	content
 	// unknown: the file was broken at the listing, and still is; its earlier
 	// objects are not known.
@@ -46,8 +47,9 @@ type claim struct {
 	entry
 }
 
-func newIndex() *index {
+func newIndex(base string) *index {
 	return &index{
+		base:  base,
 		files: map[string]*file{}, claims: map[ident.Key][]claim{}, last: map[ident.Key]watcher.Object{},
 		touched: map[ident.Key]bool{}, removed: map[string]*file{}, doubted: map[string]bool{}, reread: map[string]bool{}, reported: map[string][]problem.Diagnostic{},
 	}
@@ -57,12 +59,20 @@ func newIndex() *index {
 // before.
 func (x *index) set(name string, data []byte) {
 	sum := sha256.Sum256(data)
-	if now := x.files[name]; now != nil && now.sum == sum {
-		return
+	if !x.has(name, sum) {
+		x.store(name, &file{sum: sum, cut: cut(data), content: parse(name, data)})
 	}
-	old := x.before(name)
-	f := &file{sum: sum, cut: cut(data), content: parse(name, data)}
-	if old != nil {
+}
+
+// has reports whether a file was read with this sum last.
+func (x *index) has(name string, sum [sha256.Size]byte) bool {
+	now := x.files[name]
+	return now != nil && now.sum == sum
+}
+
+// store stores a file that was parsed.
+func (x *index) store(name string, f *file) {
+	if old := x.before(name); old != nil {
 		has := map[ident.Key]bool{}
 		for _, e := range f.entries {
 			has[e.key] = true
@@ -85,7 +95,7 @@ func cut(data []byte) bool {
 // fail stores the error of reading a file or a directory.
 func (x *index) fail(name string, err error) {
 	f := &file{content: content{broken: true, problems: []problem.Diagnostic{{
-		Severity: problem.Error, Code: "unreadable", Origin: origin(name), Reason: err.Error(),
+		Severity: problem.Error, Code: "unreadable", Origin: x.origin(name), Reason: err.Error(),
 		Advice: "make it readable, or remove it", Effect: "what it held before stays; nothing of it is removed",
 	}}}}
 	if old := x.before(name); old != nil {
@@ -93,6 +103,9 @@ func (x *index) fail(name string, err error) {
 	}
 	x.replace(name, f)
 }
+
+// origin returns the name of a file for people and the log.
+func (x *index) origin(name string) string { return origin(filepath.Join(x.base, name)) }
 
 // remove notes that a file is gone.
 func (x *index) remove(name string) {
@@ -200,7 +213,7 @@ func (x *index) readable() bool { return x.wasPartial && !x.partial() }
 // and the problems of its documents. If several objects have one key it returns
 // the first. It is pure.
 func Objects(name string, data []byte) ([]watcher.Object, []problem.Diagnostic) {
-	x := newIndex()
+	x := newIndex("")
 	x.set(name, data)
 	return x.changes(time.Time{}), x.files[name].problems
 }
@@ -256,7 +269,7 @@ func (x *index) problems() map[string][]problem.Diagnostic {
 			}
 		}
 		if !slices.Equal(ds, x.reported[name]) {
-			all[origin(name)] = ds
+			all[x.origin(name)] = ds
 			x.reported[name] = ds
 		}
 		if len(ds) == 0 {
@@ -275,8 +288,8 @@ func (x *index) conflict(name string, e entry) (problem.Diagnostic, bool) {
 	}
 	return problem.Diagnostic{
 		Severity: problem.Error, Code: "duplicate", Key: e.key,
-		Origin: fmt.Sprintf("%s:%d", origin(name), e.line), Field: "metadata.name",
-		Reason: fmt.Sprintf("%s is in %s:%d already", e.key, origin(first.file), first.line),
-		Advice: "rename or remove one of them", Effect: "the one in " + origin(first.file) + " takes effect",
+		Origin: fmt.Sprintf("%s:%d", x.origin(name), e.line), Field: "metadata.name",
+		Reason: fmt.Sprintf("%s is in %s:%d already", e.key, x.origin(first.file), first.line),
+		Advice: "rename or remove one of them", Effect: "the one in " + x.origin(first.file) + " takes effect",
 	}, true
 }

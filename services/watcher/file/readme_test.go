@@ -79,10 +79,16 @@ func kindTable() string {
 		}
 		effect := effects[k.Meaning]
 		if k.Security && k.Meaning == kind.NotYet {
-			effect = "**not enforced yet**: carried on the log"
+			effect = "**not enforced yet**: [what happens instead](#security-policies)"
 		}
 		if k.ClusterOnly {
-			effect = "not in files; of a cluster: carried on the log"
+			effect = "not in documents; of a cluster: carried on the log"
+			if k.Name == "Secret" {
+				effect = "not in documents; of a cluster or a directory of credentials: carried on the log"
+			}
+		}
+		if k.Form == kind.Produced {
+			effect = "not in documents; meshlog makes it"
 		}
 		name := k.Name
 		if k.Document != "" {

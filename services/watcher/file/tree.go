@@ -3,6 +3,7 @@ package file
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -12,13 +13,11 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// maxFile is the largest file that is read.
-const maxFile = 64 << 20
-
 // tree is the directory on disk with the notifications of its changes. Names are
 // relative to the directory; links in them are not resolved.
 type tree struct {
 	dir    string
+	wanted func(name string) bool // a file counts
 	notify *fsnotify.Watcher
 	// dirs holds the names of the watched directories by their path without links.
 	// The name is outside if the directory only holds the target of a link.
@@ -30,8 +29,8 @@ type tree struct {
 // one the watcher reads everything again.
 const outside = "\x00"
 
-func newTree(dir string, notify *fsnotify.Watcher) *tree {
-	return &tree{dir: dir, notify: notify, dirs: map[string]string{}}
+func newTree(dir string, wanted func(name string) bool, notify *fsnotify.Watcher) *tree {
+	return &tree{dir: dir, wanted: wanted, notify: notify, dirs: map[string]string{}}
 }
 
 // found is the result of a walk.
@@ -145,7 +144,7 @@ func (w *walker) entry(name, real string, e fs.DirEntry) error {
 				}
 			}
 		}
-		if err != nil && wanted(name) {
+		if err != nil && w.wanted(name) {
 			w.found.files = append(w.found.files, name) // reading it gives the error
 			return nil
 		}
@@ -153,21 +152,10 @@ func (w *walker) entry(name, real string, e fs.DirEntry) error {
 	switch {
 	case mode.IsDir():
 		return w.walk(name, real)
-	case mode.IsRegular() && wanted(name):
+	case mode.IsRegular() && w.wanted(name):
 		w.found.files = append(w.found.files, name)
 	}
 	return nil
-}
-
-func wanted(name string) bool {
-	if strings.HasPrefix(filepath.Base(name), ".") {
-		return false
-	}
-	switch filepath.Ext(name) {
-	case ".yaml", ".yml", ".json":
-		return true
-	}
-	return false
 }
 
 func (t *tree) watch(dir string) error {
@@ -195,25 +183,43 @@ func (t *tree) classify(path string) (name string, all bool) {
 	if info, err := os.Lstat(path); err == nil && !info.Mode().IsRegular() {
 		return "", true
 	}
-	if name = filepath.Join(dir, filepath.Base(path)); !wanted(name) {
+	if name = filepath.Join(dir, filepath.Base(path)); strings.HasPrefix(filepath.Base(name), ".") || !t.wanted(name) {
 		name = ""
 	}
 	return name, false
 }
 
-func (t *tree) read(name string) ([]byte, error) {
+// read returns the content of a file. check, which may be nil, decides about the file
+// that is open.
+func (t *tree) read(name string, most int64, check func(fs.FileInfo) error) ([]byte, error) {
 	path := filepath.Join(t.root, name)
-	info, err := os.Stat(path)
-	switch {
-	case err != nil:
+	info, err := os.Stat(path) // opening a pipe would wait for its writer
+	if err != nil {
 		return nil, unwrap(err)
-	case !info.Mode().IsRegular():
-		return nil, errors.New("it is not a regular file")
-	case info.Size() > maxFile:
-		return nil, fmt.Errorf("it has %d bytes, more than %d", info.Size(), maxFile)
 	}
-	data, err := os.ReadFile(path)
-	return data, unwrap(err)
+	if !info.Mode().IsRegular() {
+		return nil, errors.New("it is not a regular file")
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, unwrap(err)
+	}
+	defer f.Close()
+	if info, err = f.Stat(); err == nil && info.Size() > most {
+		err = fmt.Errorf("it has %d bytes, more than %d", info.Size(), most)
+	}
+	if err == nil && check != nil {
+		err = check(info)
+	}
+	if err != nil {
+		return nil, unwrap(err)
+	}
+	data := make([]byte, info.Size())
+	n, err := io.ReadFull(f, data)
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) { // it has become shorter; its change is reported
+		err = nil
+	}
+	return data[:n], unwrap(err)
 }
 
 // exists reports whether a name exists, even as a broken link.

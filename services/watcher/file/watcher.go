@@ -1,9 +1,10 @@
 // Package file watches a directory of YAML and JSON files, with its
-// subdirectories. ../README.md describes the formats, and what the watcher does
-// with broken and unreadable files.
+// subdirectories, and a directory of TLS credentials. ../README.md describes the
+// formats, and what the watcher does with broken and unreadable files.
 //
 // The watcher skips names that begin with a dot, and files that do not end in
-// .yaml, .yml or .json. It follows symbolic links, to each directory once.
+// .yaml, .yml or .json, or are no part of a credential. It follows symbolic links,
+// to each directory once.
 package file
 
 import (
@@ -11,10 +12,12 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"time"
 
 	"github.com/fsnotify/fsnotify"
 
+	"meshlog.dev/services/mesh/credential"
 	"meshlog.dev/services/watcher"
 )
 
@@ -32,24 +35,36 @@ const (
 	settle = 100 * time.Millisecond
 )
 
-// Watcher watches one directory.
+// Watcher watches one directory of documents, and maybe one of credentials.
 type Watcher struct {
-	dir    string
+	dirs   []layout
 	settle time.Duration
 }
 
 // New returns a watcher of a directory, which need not exist yet.
-func New(dir string) *Watcher { return &Watcher{dir: dir, settle: settle} }
+func New(dir string) *Watcher {
+	return &Watcher{dirs: []layout{documents{dir}}, settle: settle}
+}
 
-// Run implements watcher.Watcher. The source is down while the directory does not
-// exist or cannot be read.
+// WithCredentials makes w watch the credentials in a directory too, and returns it;
+// o says what references to them reveal. The directory need not exist yet.
+func (w *Watcher) WithCredentials(dir string, o credential.Options) *Watcher {
+	w.dirs = append(w.dirs, credentials{dir, o})
+	return w
+}
+
+// Run implements watcher.Watcher. The source is down while one of the directories
+// does not exist or cannot be read.
 func (w *Watcher) Run(ctx context.Context, sink watcher.Sink) error {
-	notify, err := fsnotify.NewWatcher()
-	if err != nil {
-		return fmt.Errorf("watch %s: %w", w.dir, err)
+	r := run{sink: sink, settle: w.settle}
+	for _, l := range w.dirs {
+		notify, err := fsnotify.NewWatcher()
+		if err != nil {
+			return fmt.Errorf("watch %s: %w", l.path(), err)
+		}
+		defer notify.Close()
+		r.dirs = append(r.dirs, &directory{layout: l, tree: newTree(l.path(), l.wanted, notify), index: newIndex(l.base())})
 	}
-	defer notify.Close()
-	r := run{tree: newTree(w.dir, notify), index: newIndex(), sink: sink, settle: w.settle}
 	if err := r.list(ctx); err != nil {
 		return err
 	}
@@ -63,30 +78,54 @@ func (w *Watcher) Run(ctx context.Context, sink watcher.Sink) error {
 
 // run is the state of one Run.
 type run struct {
-	tree   *tree
-	index  *index
+	dirs   []*directory
 	sink   watcher.Sink
 	settle time.Duration
 }
 
+// directory is a directory that is watched.
+type directory struct {
+	layout layout
+	tree   *tree
+	index  *index
+}
+
 func (r *run) list(ctx context.Context) error {
-	if err := r.readAll(); err != nil {
-		return err
+	for _, d := range r.dirs {
+		if err := d.readAll(); err != nil {
+			return err
+		}
 	}
-	if r.index.unsettled() {
+	if r.any((*index).unsettled) {
 		var c changes
 		c.start()
 		if err := r.await(ctx, &c); err != nil {
 			return err
 		}
 	}
-	r.index.listed()
-	l := watcher.Listing{Objects: r.index.changes(time.Now()), Partial: r.index.partial()}
+	for _, d := range r.dirs {
+		d.index.listed()
+	}
+	l := watcher.Listing{Objects: r.changes(time.Now()), Partial: r.any((*index).partial)}
 	if err := r.sink.List(ctx, l); err != nil {
 		return err
 	}
 	r.report()
 	return nil
+}
+
+func (r *run) any(is func(*index) bool) bool {
+	return slices.ContainsFunc(r.dirs, func(d *directory) bool { return is(d.index) })
+}
+
+// changes returns what has changed in all directories, by key: no kind is in two.
+func (r *run) changes(observed time.Time) []watcher.Object {
+	var set []watcher.Object
+	for _, d := range r.dirs {
+		set = append(set, d.index.changes(observed)...)
+	}
+	slices.SortFunc(set, watcher.Object.Compare)
+	return set
 }
 
 // step waits for changes and publishes them. done: a partial listing could be
@@ -97,16 +136,18 @@ func (r *run) step(ctx context.Context) (done bool, err error) {
 		return false, err
 	}
 	// A program that removes the directory removes its files first.
-	if err := r.tree.check(); err != nil {
-		return false, err
+	for _, d := range r.dirs {
+		if err := d.tree.check(); err != nil {
+			return false, err
+		}
 	}
-	if set := r.index.changes(c.first); len(set) > 0 {
+	if set := r.changes(c.first); len(set) > 0 {
 		if err := r.sink.Change(ctx, set); err != nil {
 			return false, err
 		}
 	}
 	r.report()
-	return r.index.readable(), nil
+	return r.any((*index).readable), nil
 }
 
 // await waits until there are changes, and until they have settled.
@@ -116,10 +157,10 @@ func (r *run) await(ctx context.Context, c *changes) error {
 		if more, err = r.gather(ctx, c); err != nil {
 			return err
 		}
-		if err := r.read(*c); err != nil {
+		if err := c.read(); err != nil {
 			return err
 		}
-		more = more && r.index.unsettled() && time.Since(c.first) < 10*r.settle
+		more = more && r.any((*index).unsettled) && time.Since(c.first) < 10*r.settle
 	}
 	return nil
 }
@@ -127,8 +168,8 @@ func (r *run) await(ctx context.Context, c *changes) error {
 // changes are the paths that are known to have changed.
 type changes struct {
 	first time.Time // when the first was seen; zero: there is none
-	paths map[string]bool
-	all   bool // some were missed
+	paths map[*directory]map[string]bool
+	all   map[*directory]bool // some were missed
 }
 
 // gather waits until there is a change, and then until there is none for a while.
@@ -158,104 +199,134 @@ func (r *run) gather(ctx context.Context, c *changes) (more bool, err error) {
 
 // next waits for a change until patience ends.
 func (r *run) next(ctx context.Context, c *changes, patience <-chan time.Time) (came bool, err error) {
+	documents, credentials := r.notices(0), r.notices(1)
 	select {
-	case e, ok := <-r.tree.notify.Events:
-		return c.add(e, ok)
-	case err := <-r.tree.notify.Errors:
-		return c.miss(err)
+	case e, ok := <-documents.Events:
+		return c.add(r.dirs[0], e, ok)
+	case err := <-documents.Errors:
+		return c.miss(r.dirs[0], err)
+	case e, ok := <-credentials.Events:
+		return c.add(r.dirs[1], e, ok)
+	case err := <-credentials.Errors:
+		return c.miss(r.dirs[1], err)
 	case <-ctx.Done():
 		return false, ctx.Err()
 	case <-patience:
 	}
 	// A change may have come before the timer.
 	select {
-	case e, ok := <-r.tree.notify.Events:
-		return c.add(e, ok)
-	case err := <-r.tree.notify.Errors:
-		return c.miss(err)
+	case e, ok := <-documents.Events:
+		return c.add(r.dirs[0], e, ok)
+	case err := <-documents.Errors:
+		return c.miss(r.dirs[0], err)
+	case e, ok := <-credentials.Events:
+		return c.add(r.dirs[1], e, ok)
+	case err := <-credentials.Errors:
+		return c.miss(r.dirs[1], err)
 	default:
 		return false, nil
 	}
 }
 
-func (c *changes) add(e fsnotify.Event, ok bool) (bool, error) {
+// notices returns the notifications of a directory; they never come if it is not
+// watched.
+func (r *run) notices(dir int) *fsnotify.Watcher {
+	if dir < len(r.dirs) {
+		return r.dirs[dir].tree.notify
+	}
+	return &fsnotify.Watcher{}
+}
+
+func (c *changes) add(d *directory, e fsnotify.Event, ok bool) (bool, error) {
 	if !ok {
 		return false, errors.New("the file system's notifications ended")
 	}
 	c.start()
 	if e.Name != "" {
-		c.paths[e.Name] = true
+		if c.paths[d] == nil {
+			c.paths[d] = map[string]bool{}
+		}
+		c.paths[d][e.Name] = true
 	}
 	return true, nil
 }
 
-func (c *changes) miss(err error) (bool, error) {
+func (c *changes) miss(d *directory, err error) (bool, error) {
 	if !errors.Is(err, fsnotify.ErrEventOverflow) {
 		return false, fmt.Errorf("the file system's notifications: %w", err)
 	}
 	c.start()
-	c.all = true
+	c.all[d] = true
 	return true, nil
 }
 
 func (c *changes) start() {
 	if c.first.IsZero() {
-		c.first, c.paths = time.Now(), map[string]bool{}
+		c.first, c.paths, c.all = time.Now(), map[*directory]map[string]bool{}, map[*directory]bool{}
 	}
 }
 
 // read reads the files that changed.
-func (r *run) read(c changes) error {
-	files := map[string]bool{}
-	all := c.all
-	for path := range c.paths {
-		name, tree := r.tree.classify(path)
-		all = all || tree
-		if name != "" {
-			files[name] = true
+func (c *changes) read() error {
+	for d := range c.all {
+		if err := d.readAll(); err != nil {
+			return err
 		}
 	}
-	if all {
-		return r.readAll()
+	for d, paths := range c.paths {
+		if c.all[d] {
+			continue
+		}
+		if err := d.readChanged(paths); err != nil {
+			return err
+		}
 	}
-	for name := range files {
-		r.readFile(name)
+	return nil
+}
+
+func (d *directory) readChanged(paths map[string]bool) error {
+	units := map[string]bool{}
+	for path := range paths {
+		name, all := d.tree.classify(path)
+		if all {
+			return d.readAll()
+		}
+		if name != "" {
+			units[d.layout.unit(name)] = true
+		}
+	}
+	for unit := range units {
+		d.layout.read(d.tree, d.index, unit)
 	}
 	return nil
 }
 
 // readAll walks the tree and reads all files.
-func (r *run) readAll() error {
-	found, err := r.tree.walk()
+func (d *directory) readAll() error {
+	found, err := d.tree.walk()
 	if err != nil {
 		return err
 	}
 	for name, err := range found.unreadable {
-		r.index.fail(name, err)
+		d.index.fail(name, err)
 	}
-	for _, name := range found.files {
-		r.readFile(name)
+	for i, name := range found.files {
+		found.files[i] = d.layout.unit(name)
 	}
-	r.index.keep(found)
+	found.files = slices.Compact(slices.Sorted(slices.Values(found.files)))
+	for _, unit := range found.files {
+		d.layout.read(d.tree, d.index, unit)
+	}
+	d.index.keep(found)
 	return nil
-}
-
-func (r *run) readFile(name string) {
-	data, err := r.tree.read(name)
-	switch {
-	case errors.Is(err, fs.ErrNotExist) && !r.tree.exists(name):
-		r.index.remove(name)
-	case err != nil:
-		r.index.fail(name, err)
-	default:
-		r.index.set(name, data)
-	}
 }
 
 // report publishes the problems of the files that were read again.
 func (r *run) report() {
-	for name, ds := range r.index.problems() {
-		r.sink.Problems(name, ds)
+	for _, d := range r.dirs {
+		for name, ds := range d.index.problems() {
+			r.sink.Problems(name, ds)
+		}
 	}
 }
 

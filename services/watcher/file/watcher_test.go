@@ -99,6 +99,9 @@ func text(o watcher.Object) string {
 	if err != nil {
 		return err.Error()
 	}
+	if ref, ok := m.(*registryv1.SecretReference); ok {
+		return reference(ref)
+	}
 	if s, ok := m.(interface{ GetRootNamespace() string }); ok {
 		return s.GetRootNamespace()
 	}

@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
+	"meshlog.dev/services/mesh/credential"
 	"meshlog.dev/services/mesh/kubeconv"
 	"meshlog.dev/services/mesh/problem"
 	"meshlog.dev/services/watcher"
@@ -50,9 +51,13 @@ type Config struct {
 	MeshConfigMap types.NamespacedName
 	// ConfigMaps are published as well.
 	ConfigMaps []types.NamespacedName
-	// SecretKey is the key of the HMACs over Secrets. If it is empty, Secrets are not
+	// Secrets say what references to Secrets reveal. Without a key, Secrets are not
 	// watched.
-	SecretKey []byte
+	Secrets credential.Options
+	// SecretNamespaces and SecretSelector limit the Secrets to read, by namespace and
+	// label; without a limit, those of all watched namespaces are read.
+	SecretNamespaces []string
+	SecretSelector   labels.Selector
 
 	Logger  *slog.Logger // nil means slog.Default
 	Metrics *Metrics     // nil discards the metrics
@@ -77,7 +82,7 @@ func New(cfg Config) (*Watcher, error) {
 	if cfg.REST == nil || cfg.Cluster == "" {
 		return nil, errors.New("a cluster needs a name and an API server")
 	}
-	if slices.Contains(cfg.Namespaces, "") {
+	if slices.Contains(slices.Concat(cfg.Namespaces, cfg.SecretNamespaces), "") {
 		return nil, fmt.Errorf("cluster %s: the name of a namespace is empty", cfg.Cluster)
 	}
 	if cfg.Logger == nil {

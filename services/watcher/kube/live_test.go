@@ -87,6 +87,7 @@ func TestServer(t *testing.T) {
 		{"one kind is forbidden", testForbidden},
 		{"one kind fails", testFailing},
 		{"the API server hangs", testHangs},
+		{"secrets", testSecrets},
 		{"connections break", testCut},
 		{"a watch hangs", testWatchHangs},
 		{"an empty list after an error", testEmptyList},

@@ -40,6 +40,9 @@ func (r *run) report(now time.Time) {
 	if r.covered != nil {
 		r.reportNeeds(all)
 	}
+	if d, is := r.cfg.unreadSecrets(); is {
+		all[about(secretKind)] = append(all[about(secretKind)], d)
+	}
 	r.mu.Lock()
 	maps.Copy(all, r.told)
 	r.mu.Unlock()
@@ -70,6 +73,30 @@ func (r *run) reportNeeds(all map[string][]problem.Diagnostic) {
 	if len(r.cfg.DiscoverySelectors) > 0 && !r.covered[index.NamespaceKind] {
 		all["discovery selectors"] = []problem.Diagnostic{waits("", index.NamespaceKind)}
 	}
+}
+
+// unreadSecrets says which Secrets the configuration leaves out: to a Gateway that
+// names one of them, it is unknown (KEY-10).
+func (c *Config) unreadSecrets() (problem.Diagnostic, bool) {
+	d := problem.Diagnostic{
+		Severity: problem.Info, Code: "secret-scope", Key: ident.Key{Kind: secretKind},
+		Effect: "a credential outside is unknown to proxies, as if it did not exist",
+	}
+	switch selector := c.SecretSelector; {
+	case len(c.Secrets.Key) == 0:
+		return d, false
+	case len(c.SecretNamespaces) > 0:
+		d.Reason = "reads Secrets of these namespaces only: " + strings.Join(c.SecretNamespaces, ", ")
+		if selector != nil {
+			d.Reason += "; and with these labels only: " + selector.String()
+		}
+	case selector != nil:
+		d.Reason = "reads Secrets with these labels only: " + selector.String()
+	default:
+		return d, false
+	}
+	d.Reason, d.Advice = "the watcher of cluster "+c.Cluster+" "+d.Reason, "to use others, change --secret-namespaces or --secret-selector"
+	return d, true
 }
 
 // waits is the diagnostic of a kind, or without a name of all namespaced kinds,

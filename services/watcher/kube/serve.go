@@ -27,10 +27,12 @@ func isSettings(k *kind.Kind) bool { return k.Name == meshConfigKind || k.Name =
 // wants reports whether the configuration includes a kind.
 func (c *Config) wants(k *kind.Kind) bool {
 	switch {
+	case k.Form == kind.Produced:
+		return false
 	case isSettings(k):
 		return c.MeshConfigMap.Name != ""
 	case k.Name == secretKind:
-		return len(c.SecretKey) > 0
+		return len(c.Secrets.Key) > 0
 	case k.Name == configMapKind:
 		return len(c.ConfigMaps) > 0
 	}
@@ -54,14 +56,20 @@ func (c *Config) scopes(k *kind.Kind, r apiserver.Resource) []apiserver.Scope {
 	for _, n := range named {
 		out = append(out, apiserver.Scope{Resource: r, Namespace: n.Namespace, Object: n.Name})
 	}
-	s := apiserver.Scope{Resource: r}
+	s, namespaces := apiserver.Scope{Resource: r}, c.Namespaces
 	if k.Name == secretKind {
 		s.Fields = kubeconv.SecretFields
+		if len(c.SecretNamespaces) > 0 {
+			namespaces = c.SecretNamespaces
+		}
+		if c.SecretSelector != nil {
+			s.Labels = c.SecretSelector.String()
+		}
 	}
 	switch {
 	case len(named) > 0:
-	case r.Namespaced && len(c.Namespaces) > 0:
-		for _, s.Namespace = range c.Namespaces {
+	case r.Namespaced && len(namespaces) > 0:
+		for _, s.Namespace = range namespaces {
 			out = append(out, s)
 		}
 	default:
@@ -74,7 +82,7 @@ func (c *Config) converter(k *kind.Kind, keep *kubeconv.Keeper) index.Converter 
 	if isSettings(k) {
 		return index.Settings(k)
 	}
-	return index.Objects(k, kubeconv.Converter{DomainSuffix: c.DomainSuffix, SecretKey: c.SecretKey}, keep)
+	return index.Objects(k, kubeconv.Converter{DomainSuffix: c.DomainSuffix, Secrets: c.Secrets}, keep)
 }
 
 // serve starts feeds for all kinds that are served and wanted, and freezes the

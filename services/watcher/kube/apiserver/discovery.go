@@ -77,4 +77,4 @@ func resources(lists []*metav1.APIResourceList) *Served {
 }
 
 // IsCustom reports whether a kind has a CustomResourceDefinition.
-func IsCustom(k *kind.Kind) bool { return k.Form != kind.Converted }
+func IsCustom(k *kind.Kind) bool { return k.Form == kind.Spec || k.Form == kind.Whole }

@@ -1,0 +1,119 @@
+package watcher
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+
+	"meshlog.dev/proto/ident"
+	auditv1 "meshlog.dev/proto/meshlog/audit/v1"
+	keyv1 "meshlog.dev/proto/meshlog/key/v1"
+	"meshlog.dev/services/internal/audit"
+	"meshlog.dev/services/internal/bus"
+	"meshlog.dev/services/internal/keyexchange"
+	"meshlog.dev/services/internal/keyexchange/keyring"
+	"meshlog.dev/services/internal/loglimit"
+	"meshlog.dev/services/internal/process"
+	"meshlog.dev/services/watcher/keeper"
+)
+
+// Keys answer the requests of frontends for private keys (KEY-3).
+type Keys struct {
+	Ring   keyring.Ring
+	Keeper keeper.Keeper
+}
+
+// stage returns what answers for a shard and writes the audit; nothing without k.
+func (k *Keys) stage(nc *bus.Conn, fleet *bus.Fleet, o Options, log *slog.Logger) (process.Stage, error) {
+	if k == nil {
+		return nil, nil
+	}
+	w, err := audit.NewWriter(nc, audit.WriterOptions{Domain: o.Domain, Role: bus.Watcher(o.Shard), Process: o.Holder, Log: log})
+	if err != nil {
+		return nil, err
+	}
+	a := &answering{keys: k, shard: o.Shard, audit: w, log: loglimit.New(log, 10)}
+	return process.Stage{
+		w.Run,
+		func(ctx context.Context) error { return fleet.ServeKeys(ctx, o.Shard, a.answer) },
+	}, nil
+}
+
+// answering answers for one shard.
+type answering struct {
+	keys  *Keys
+	shard ident.Shard
+	door  keyexchange.Door
+	audit *audit.Writer
+	log   *loglimit.Logger
+}
+
+// answer returns the sealed answer to a request. It is empty if the request cannot be
+// opened: without the key for the answer, the frontend can be told nothing else.
+func (a *answering) answer(ctx context.Context, request []byte) []byte {
+	sealed, err := a.sealed(ctx, request)
+	if err != nil {
+		a.log.Warn("a request for a key is not answered", "shard", a.shard.String(), "error", err)
+		return []byte{}
+	}
+	return sealed
+}
+
+func (a *answering) sealed(ctx context.Context, request []byte) ([]byte, error) {
+	list, err := a.keys.Ring.List()
+	if err != nil {
+		return nil, err
+	}
+	own, err := a.keys.Ring.Own()
+	if err != nil {
+		return nil, err
+	}
+	defer own.Wipe()
+	asked, err := a.door.Open(own, list.Frontends(), request)
+	if err != nil {
+		return nil, err
+	}
+	if asked.Shard != a.shard { // a process of the bus has sent it here
+		return nil, fmt.Errorf("request for a key: is for %s", asked.Shard)
+	}
+	var answer keyexchange.Answer
+	answer.Outcome, answer.Fields, answer.Reason = a.keys.Keeper.Answer(ctx, asked.Namespace, asked.Name, asked.Sums)
+	defer func() { answer.Wipe() }()
+	sealed, err := asked.Seal(own, &answer)
+	if err != nil { // the fields are too large
+		answer.Wipe()
+		answer = keyexchange.Answer{Outcome: keyv1.Outcome_OUTCOME_REFUSED, Reason: err.Error()}
+		if sealed, err = asked.Seal(own, &answer); err != nil {
+			return nil, err
+		}
+	}
+	a.record(asked, &answer)
+	return sealed, nil
+}
+
+// record writes a log line, and a record of the audit for each wanted field (KEY-13).
+func (a *answering) record(asked *keyexchange.Asked, answer *keyexchange.Answer) {
+	action, outcome := auditv1.Action_ACTION_KEY_REFUSED, outcomeName(answer.Outcome)
+	if answer.Outcome == keyv1.Outcome_OUTCOME_GIVEN {
+		action = auditv1.Action_ACTION_KEY_GIVEN
+	}
+	reason := answer.Reason
+	if reason != "" {
+		reason = outcome + ": " + reason
+	}
+	object := fmt.Sprintf("Secret %s/%s (%s)", asked.Namespace, asked.Name, a.shard)
+	a.log.Info("answered a request for a key", "object", object, "fields", slices.Sorted(maps.Keys(asked.Sums)), "frontend", asked.Sender, "outcome", outcome, "reason", answer.Reason)
+	for _, field := range slices.Sorted(maps.Keys(asked.Sums)) {
+		a.audit.Write(&auditv1.Record{
+			Action: action, Object: object, Name: field, Digest: asked.Sums[field], Reason: reason,
+			Authenticator: "xkey", Facts: []string{"frontend " + asked.Sender},
+		})
+	}
+}
+
+func outcomeName(o keyv1.Outcome) string {
+	return strings.ToLower(strings.TrimPrefix(o.String(), "OUTCOME_"))
+}
