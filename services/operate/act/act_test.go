@@ -337,6 +337,15 @@ func TestBusAuthSaysWhatToDo(t *testing.T) {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("%s: prints %q, not %q", state, b.String(), want)
 		}
+		// Files of the exchange of keys are no business of the servers.
+		b.Reset()
+		showFiles([]busauth.File{{Path: "auth.conf", State: state}, {Path: "xkeys.pub", State: "new"}, {Path: "frontend.xk", State: "new"}}, command.NewOutput(&b, command.Table))
+		if state == "kept" {
+			want = "The NATS servers have nothing to load."
+		}
+		if !strings.Contains(b.String(), want) || !strings.Contains(b.String(), "Give xkeys.pub to each frontend and watcher") {
+			t.Errorf("%s, with a new list: prints %q, not %q", state, b.String(), want)
+		}
 		// A new key changes nothing about that.
 		b.Reset()
 		showFiles([]busauth.File{{Path: "auth.conf", State: state}, {Path: "x.nk", State: "new"}}, command.NewOutput(&b, command.Table))

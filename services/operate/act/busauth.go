@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -14,12 +15,7 @@ import (
 	"meshlog.dev/services/operate/command"
 )
 
-// BusAuth returns the command `bus-auth`.
-func BusAuth() *cobra.Command {
-	cmd := &cobra.Command{
-		Use: "bus-auth DIR", Short: "Write accounts and users for NATS servers, with the least permissions for each role",
-		Args: command.Args(1, 1, "the directory to write to"),
-		Long: `Write to DIR what the NATS servers of a mesh need, and a key for each role:
+const busAuthLong = `Write to DIR what the NATS servers of a mesh need, and a key for each role:
 
   auth.conf     accounts and users, with their permissions; in the configuration of
                 each server: include "auth.conf"
@@ -27,6 +23,10 @@ func BusAuth() *cobra.Command {
   watcher-SOURCE.nk
                 keys: give each process its own with --bus-nkey. All processes of
                 a role may share one; operator is for this command line.
+  frontend.xk, watcher-SOURCE-INSTANCE.xk, watcher-SOURCE.xk
+                keys of the key exchange: with --key-exchange, frontends ask
+                watchers for the private keys of certificates, sealed
+  xkeys.pub     the public ones: put it beside each .xk file that a process gets
   admin.nk      the administrator's key, for import and streams --apply. It may do
                 everything: give it to no process.
 
@@ -35,6 +35,12 @@ keeps existing keys; to replace a key, delete it and run the command again. Serv
 load a new auth.conf with nats-server --signal reload, processes use a new key with
 their next connection. The command says when servers must load the file twice: after
 it has added an account. It keeps the accounts of former watchers, without users.
+Frontends and watchers use a new xkeys.pub at once; give it to all of them when it
+changes, also when a watcher is added.
+
+The authority of the mesh is the watcher ca/INSTANCE, and the watcher that fetches the
+public keys of token issuers is jwks/INSTANCE. Frontends cannot ask them for keys of
+objects; jwks also hears which issuers the configuration names.
 
 With --policy it narrows what watchers may publish to the kinds and namespaces that
 the source rules of a MeshPolicy permit, or their defaults. The bus then refuses what
@@ -52,9 +58,17 @@ addresses, and route.pem, route.key and routes-ca.pem, for its tls block.
 
 With --tls it also writes certificates, for tests and demos: ca.pem, server.pem and
 client.pem with their keys, for the names by which clients reach the servers. In
-production use certificates of your own authority.`,
+production use certificates of your own authority.`
+
+// BusAuth returns the command `bus-auth`.
+func BusAuth() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "bus-auth DIR", Short: "Write accounts and users for NATS servers, with the least permissions for each role",
+		Args: command.Args(1, 1, "the directory to write to"),
+		Long: busAuthLong,
 		Example: `  meshlog bus-auth auth/ --watcher file/default --watcher kubernetes/eu
   meshlog bus-auth auth/ --watcher file/default --watcher consul/dc1 --policy mesh/policy.yaml
+  meshlog bus-auth auth/ --watcher kubernetes/eu --watcher ca/default --watcher jwks/default
   meshlog bus-auth auth/ --watcher file/default --routes nats-1,nats-2,nats-3
   meshlog bus-auth auth/ --watcher file/default --tls localhost,127.0.0.1
   frontend --bus tls://127.0.0.1:4222 --bus-nkey auth/frontend.nk --bus-ca auth/ca.pem ...`,
@@ -79,18 +93,14 @@ production use certificates of your own authority.`,
 			return err
 		}
 		if len(*routes) > 0 {
-			secrets, err := busauth.WriteRoutes(args[0], *routes, time.Now())
-			if err != nil {
+			if err := v.add(busauth.WriteRoutes(args[0], *routes, time.Now())); err != nil {
 				return err
 			}
-			v.Files = append(v.Files, secrets...)
 		}
 		if len(*names) > 0 {
-			certs, err := busauth.WriteCertificates(args[0], *names, time.Now())
-			if err != nil {
+			if err := v.add(busauth.WriteCertificates(args[0], *names, time.Now())); err != nil {
 				return err
 			}
-			v.Files = append(v.Files, certs...)
 		}
 		e.Print(v, func() { v.show(e.Output) })
 		return nil
@@ -121,6 +131,12 @@ type busAuthView struct {
 	limited     bool                 // by a policy
 }
 
+// add adds files, unless err says that they could not be written.
+func (v *busAuthView) add(files []busauth.File, err error) error {
+	v.Files = append(v.Files, files...)
+	return err
+}
+
 // limit narrows users to the policy in a file, if one is given.
 func (v *busAuthView) limit(users *busauth.Users, path string) error {
 	if path == "" {
@@ -144,8 +160,18 @@ func showFiles(files []busauth.File, out *command.Output) {
 	const reload = "nats-server --signal reload"
 	var t command.Rows
 	next := "Nothing has changed."
+	exchange := false
 	for _, f := range files {
 		state := f.State
+		switch name := filepath.Base(f.Path); {
+		case name == busauth.ListName:
+			exchange = state != busauth.StateKept
+			t.Add(f.Path, state)
+			continue
+		case filepath.Ext(name) == ".xk" && state == "new":
+			t.Add(f.Path, state)
+			continue
+		}
 		switch state {
 		case "unused":
 			state = "no user has it any more; delete it"
@@ -163,5 +189,11 @@ func showFiles(files []busauth.File, out *command.Output) {
 		t.Add(f.Path, state)
 	}
 	out.Rows(&t)
+	if exchange && next == "Nothing has changed." {
+		next = "The NATS servers have nothing to load."
+	}
 	out.Line("%s", next)
+	if exchange {
+		out.Line("Give xkeys.pub to each frontend and watcher with --key-exchange.")
+	}
 }

@@ -132,11 +132,11 @@ func TestLimitsAreNeverNarrower(t *testing.T) {
 		p := &configv1.MeshPolicy{}
 		for range r.IntN(5) {
 			p.SourceRules = append(p.SourceRules, &configv1.SourceRule{
-				Source: pick("consul", "_a.b", "*"), Instance: pick("", "eu.1", "*", "eu*"),
-				Kinds: some("Gateway", "_ctl", "a b", "*", "MeshPolicy"), Namespaces: some("shop", "x.y", "_", ">", "*", "s*"), Hosts: some("*.consul"),
+				Source: pick("consul", "_a.b", "ca", "*"), Instance: pick("", "eu.1", "*", "eu*"),
+				Kinds: some("Gateway", "_ctl", "a b", "*", "MeshPolicy", "TrustBundle"), Namespaces: some("shop", "x.y", "_", ">", "*", "s*"), Hosts: some("*.consul"),
 			})
 		}
-		shard := ident.Shard{Source: pick("consul", "_a.b"), Instance: pick("eu.1", "=", "")}
+		shard := ident.Shard{Source: pick("consul", "_a.b", "ca"), Instance: pick("eu.1", "=", "")}
 		role := bus.Watcher(shard)
 		l, limited := first(limits(p, []bus.Role{role}))[role]
 		if !limited {
@@ -146,7 +146,7 @@ func TestLimitsAreNeverNarrower(t *testing.T) {
 		for range 40 {
 			k := ident.Key{
 				Source: shard.Source, Instance: shard.Instance, Name: "x",
-				Kind: pick("Gateway", "_ctl", "a b", "Service", "Unheard", "MeshPolicy"), Namespace: pick("", "shop", "x.y", "_", ">", "s", "*"),
+				Kind: pick("Gateway", "_ctl", "a b", "Service", "Unheard", "MeshPolicy", "TrustBundle", "Jwks"), Namespace: pick("", "shop", "x.y", "_", ">", "s", "*"),
 			}
 			if shard.Instance == "" {
 				k.Instance = pick("eu.1", "eu", "=")

@@ -31,14 +31,15 @@ they promise. A shorter history deletes older records and versions.`,
   meshlog streams --bus nats://nats-0:4222 --replicas 3 --history 192h
   meshlog streams --bus nats://nats-0:4222 --replicas 3 --history 192h --apply --bus-nkey auth/admin.nk`,
 	}
-	var w wanted
+	w := wanted{given: cmd.Flags().Changed}
 	f := cmd.Flags()
 	f.IntVar(&w.replicas, "replicas", 0, "how many servers keep the streams: 1, or 3 on a cluster (default as it is)")
 	f.DurationVar(&w.history, "history", 0, "how long log and versions are kept (default as it is)")
 	f.Int64Var(&w.logMiB, "log-mib", 0, "how many `MiB` the log may grow to (default as it is)")
+	f.DurationVar(&w.auditHistory, "audit-history", 0, "how long the audit is kept (default as it is)")
+	f.Int64Var(&w.auditMiB, "audit-mib", 0, "how many `MiB` the audit may grow to (default as it is)")
 	apply := f.Bool("apply", false, "change the settings that differ")
 	return command.Live(cmd, func(ctx context.Context, e *command.Env, _ []string) error {
-		w.given = f.Changed
 		if err := w.check(); err != nil {
 			return err
 		}
@@ -70,10 +71,10 @@ they promise. A shorter history deletes older records and versions.`,
 
 // wanted is the settings that the flags give; settings without a flag stay.
 type wanted struct {
-	given    func(flag string) bool
-	replicas int
-	history  time.Duration
-	logMiB   int64
+	given                 func(flag string) bool
+	replicas              int
+	history, auditHistory time.Duration
+	logMiB, auditMiB      int64
 }
 
 func (w *wanted) check() error {
@@ -84,13 +85,17 @@ func (w *wanted) check() error {
 		return command.Usage("--history %s: want an hour at least", w.history)
 	case w.given("log-mib") && w.logMiB < 1:
 		return command.Usage("--log-mib %d: want 1 at least", w.logMiB)
+	case w.given("audit-history") && w.auditHistory < time.Hour:
+		return command.Usage("--audit-history %s: want an hour at least", w.auditHistory)
+	case w.given("audit-mib") && w.auditMiB < 1:
+		return command.Usage("--audit-mib %d: want 1 at least", w.auditMiB)
 	}
 	return nil
 }
 
 // compare returns how each stream differs from the wanted settings.
 func (w *wanted) compare(ctx context.Context, nc *bus.Conn, domain string) ([]bus.StreamState, error) {
-	is, err := bus.CompareStreams(ctx, nc, streams.All(domain, 1, 0, 0)...)
+	is, err := bus.CompareStreams(ctx, nc, streams.All(domain, streams.Sizes{Replicas: 1})...)
 	if err != nil {
 		return nil, err
 	}
@@ -100,14 +105,23 @@ func (w *wanted) compare(ctx context.Context, nc *bus.Conn, domain string) ([]bu
 	}
 	var all []bus.StreamConfig
 	for i, s := range is {
-		replicas, logBytes := s.Is.Replicas, s.Is.MaxBytes
+		// LogBytes and AuditBytes are of the one stream that is taken from All.
+		sizes := streams.Sizes{
+			Replicas: s.Is.Replicas, History: history, LogBytes: s.Is.MaxBytes, AuditHistory: s.Is.MaxAge, AuditBytes: s.Is.MaxBytes,
+		}
 		if w.given("replicas") {
-			replicas = w.replicas
+			sizes.Replicas = w.replicas
 		}
 		if w.given("log-mib") {
-			logBytes = w.logMiB << 20
+			sizes.LogBytes = w.logMiB << 20
 		}
-		all = append(all, streams.All(domain, replicas, history, logBytes)[i])
+		if w.given("audit-history") {
+			sizes.AuditHistory = w.auditHistory
+		}
+		if w.given("audit-mib") {
+			sizes.AuditBytes = w.auditMiB << 20
+		}
+		all = append(all, streams.All(domain, sizes)[i])
 	}
 	return bus.CompareStreams(ctx, nc, all...)
 }

@@ -19,6 +19,7 @@ import (
 
 	"meshlog.dev/events/archive"
 	"meshlog.dev/events/natslog"
+	"meshlog.dev/services/internal/audit"
 	"meshlog.dev/services/internal/bus"
 	"meshlog.dev/services/internal/process"
 	"meshlog.dev/services/operate/past"
@@ -189,19 +190,46 @@ func (t *Target) Past(ctx context.Context) (*past.Past, error) {
 		return nil, Usage("--archive and --data or --bus: give one of them")
 	case t.archive != "":
 		return t.archived(ctx)
-	case t.Data == "" || t.Bus.URL != "":
-		return t.onBus(ctx, true)
 	}
-	if info, err := os.Stat(t.Data); err != nil || !info.IsDir() {
-		return nil, NotFound("--data %s: there is no such directory", t.Data)
-	}
-	switch runs, err := bus.Running(t.Data); {
+	switch runs, err := t.runs(); {
 	case err != nil:
 		return nil, err
 	case runs:
 		return t.onBus(ctx, true)
 	}
 	return t.ended(ctx)
+}
+
+// runs reports whether a process runs on the data directory, or the flags name a bus.
+func (t *Target) runs() (bool, error) {
+	if t.Data == "" || t.Bus.URL != "" {
+		return true, nil
+	}
+	if info, err := os.Stat(t.Data); err != nil || !info.IsDir() {
+		return false, NotFound("--data %s: there is no such directory", t.Data)
+	}
+	return bus.Running(t.Data)
+}
+
+// Audit opens the audit of the mesh: over the bus if the mesh runs, and from a copy of
+// its data directory if not. live reports that it gets new records.
+func (t *Target) Audit() (r *audit.Reader, live bool, err error) {
+	if live, err = t.runs(); err != nil {
+		return nil, false, err
+	}
+	if !live {
+		if err := t.copied("audit"); errors.Is(err, bus.ErrNoStreams) {
+			return nil, false, NotFound("%s: holds no audit; is it the data directory of `meshlog up`?", t.Data)
+		} else if err != nil {
+			return nil, false, err
+		}
+	}
+	conn, err := t.Conn()
+	if err != nil {
+		return nil, false, err
+	}
+	r, err = audit.NewReader(conn, t.Bus.Domain)
+	return r, live, err
 }
 
 // PastLog opens the past of the mesh for a command that needs its log.
@@ -224,24 +252,34 @@ func (t *Target) onBus(ctx context.Context, live bool) (*past.Past, error) {
 // ended opens a copy of the data directory of a process that has ended: log and
 // versions of `meshlog up`, or else the versions of a builder or a frontend.
 func (t *Target) ended(ctx context.Context) (*past.Past, error) {
-	copied := t.Progress("copied")
-	quiet := slog.New(slog.DiscardHandler)
-	server, err := bus.StartCopy(bus.CopyOptions{Dir: t.Data, Progress: copied.Show, Log: quiet})
-	copied.Done()
+	err := t.copied("log and versions")
 	if errors.Is(err, bus.ErrNoStreams) {
 		return t.endedFile()
 	}
 	if err != nil {
 		return nil, err
 	}
+	return t.onBus(ctx, false)
+}
+
+// copied makes Conn connect to a copy of the streams in the data directory; what names
+// what the command reads there.
+func (t *Target) copied(what string) error {
+	copied := t.Progress("copied")
+	quiet := slog.New(slog.DiscardHandler)
+	server, err := bus.StartCopy(bus.CopyOptions{Dir: t.Data, Progress: copied.Show, Log: quiet})
+	copied.Done()
+	if err != nil {
+		return err
+	}
 	t.CloseLater(server.Close)
 	conn, err := bus.Connect(bus.ConnectOptions{Server: server, Name: "meshlog", Log: quiet})
 	if err != nil {
-		return nil, err
+		return err
 	}
 	t.use(conn)
-	fmt.Fprintf(t.Stderr, "Nothing runs on %s; reading a copy of its log and versions.\n", t.Data)
-	return t.onBus(ctx, false)
+	fmt.Fprintf(t.Stderr, "Nothing runs on %s; reading a copy of its %s.\n", t.Data, what)
+	return nil
 }
 
 // endedFile opens a copy of the file of a builder or a frontend, which may still

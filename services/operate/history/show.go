@@ -240,7 +240,7 @@ func (v *objectStanding) show(at ident.Position, out *command.Output) error {
 // documentYAML returns an object in the form of a configuration file.
 func documentYAML(k past.Key, doc json.RawMessage) ([]byte, error) {
 	kd, ok := kind.ByName(k.Kind)
-	if !ok || kd.Form == kind.Converted {
+	if !ok || kd.Form == kind.Converted || kd.Form == kind.Produced {
 		return yaml.JSONToYAML(doc)
 	}
 	fields := map[string]any{"spec": doc}

@@ -12,6 +12,7 @@ import (
 	"meshlog.dev/proto/ident"
 	snapshotv1 "meshlog.dev/proto/meshlog/snapshot/v1"
 	"meshlog.dev/services/internal/bus"
+	"meshlog.dev/services/mesh/problem"
 	"meshlog.dev/services/operate/command"
 	"meshlog.dev/store"
 )
@@ -104,13 +105,20 @@ func status(ctx context.Context, s *command.Sources, now time.Time) (*statusView
 	for _, w := range reports.Watchers { // problems that no record on the log has
 		problems = append(problems, w.GetDiagnostics()...)
 	}
+	unenforced := 0
 	for _, d := range problems {
+		if d.GetCode() == problem.Unenforced {
+			unenforced++
+		}
 		switch d.GetSeverity() {
 		case snapshotv1.Severity_SEVERITY_ERROR:
 			v.Errors++
 		case snapshotv1.Severity_SEVERITY_WARNING:
 			v.Warnings++
 		}
+	}
+	if unenforced > 0 {
+		v.wrong("%s not enforced by any proxy; `meshlog diagnostics` says what happens to requests", command.Plural(unenforced, "security policy is", "security policies are"))
 	}
 	if v.Errors > 0 {
 		v.wrong("%s in the configuration; `meshlog diagnostics` shows them", command.Plural(v.Errors, "error", "errors"))
