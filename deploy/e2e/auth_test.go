@@ -96,12 +96,14 @@ func TestRolesSufficeBarely(t *testing.T) {
 		"$JS.API.STREAM.UPDATE.MESHLOG_EVENTS", "$JS.API.STREAM.UPDATE.MESHLOG_VERSIONS",
 		"$JS.API.META.LEADER.STEPDOWN", "$JS.API.CONSUMER.CREATE.MESHLOG_VERSIONS.x", "$JS.API.CONSUMER.CREATE.OBJ_meshlog_blobs.x",
 		"meshlog.live.ver.mesh", "meshlog.ver.other", "meshlog.ev.other.file.default._ctl", "meshlog.fleet.other.ask.builder",
+		"$JS.API.STREAM.DELETE.MESHLOG_AUDIT", "$JS.API.STREAM.PURGE.MESHLOG_AUDIT", "$JS.API.STREAM.MSG.DELETE.MESHLOG_AUDIT",
+		"$JS.API.STREAM.UPDATE.MESHLOG_AUDIT", "$JS.API.CONSUMER.CREATE.MESHLOG_AUDIT.x", "meshlog.audit.mesh.builder", "meshlog.audit.other.frontend",
 		"_IN.watcher.file.other.x.y", "$SYS.REQ.SERVER.PING", "anything",
 	}
 	write := []string{ // rights of builders
 		"meshlog.ver.mesh", "meshlog.ev.mesh._builder.segment", "meshlog.ev.mesh._builder.overlay",
 		"$KV.meshlog_lease.builder.mesh", "$O.meshlog_blobs.C.x", "$O.meshlog_blobs.M.x", "$JS.API.STREAM.PURGE.OBJ_meshlog_blobs",
-		"$JS.API.STREAM.CREATE.MESHLOG_EVENTS", "meshlog.fleet.mesh.tick", "meshlog.fleet.mesh.report.builder.x", "$JS.API.DIRECT.GET.KV_meshlog_lease.$KV.meshlog_lease.builder.mesh",
+		"$JS.API.STREAM.CREATE.MESHLOG_EVENTS", "$JS.API.STREAM.CREATE.MESHLOG_AUDIT", "meshlog.fleet.mesh.issuers", "meshlog.fleet.mesh.tick", "meshlog.fleet.mesh.report.builder.x", "$JS.API.DIRECT.GET.KV_meshlog_lease.$KV.meshlog_lease.builder.mesh",
 	}
 	operate := []string{ // rights of operators
 		"meshlog.ev.mesh._operator.overlay", "meshlog.fleet.mesh.ask.builder", "meshlog.fleet.mesh.ask.watcher", "meshlog.fleet.mesh.proxy", "meshlog.ev.mesh.kubernetes.eu._ctl",
@@ -117,35 +119,38 @@ func TestRolesSufficeBarely(t *testing.T) {
 	}
 	watch := []string{
 		"meshlog.ev.mesh.file.default._ctl", "meshlog.ev.mesh.file.default.Gateway.x",
-		"meshlog.fleet.mesh.digests", "meshlog.fleet.mesh.report.watcher.x.file.default",
+		"meshlog.fleet.mesh.digests", "meshlog.fleet.mesh.report.watcher.x.file.default", "meshlog.audit.mesh.watcher.file.default",
 	}
+	front := []string{"meshlog.key.mesh.file.default", "meshlog.key.mesh.kubernetes.eu", "meshlog.audit.mesh.frontend"} // rights of frontends
+	readAudit := []string{"$JS.API.STREAM.INFO.MESHLOG_AUDIT", "$JS.API.STREAM.MSG.GET.MESHLOG_AUDIT", "$JS.API.DIRECT.GET.MESHLOG_AUDIT"}
 	ask := []string{"meshlog.fleet.mesh.listing.file.default"} // rights of builders and operators
 	others := []string{                                        // rights of another watcher
 		"meshlog.ev.mesh.file.other._ctl", "meshlog.ev.mesh.kubernetes.default.Gateway.x",
-		"meshlog.fleet.mesh.report.watcher.x.kubernetes.eu",
+		"meshlog.fleet.mesh.report.watcher.x.kubernetes.eu", "meshlog.audit.mesh.watcher.kubernetes.eu",
 	}
 	tests := map[string]struct {
 		publish   [][]string
 		subscribe []string
 	}{
 		"watcher-file-default": {
-			[][]string{admin, write, ask, operate, readLog, readVersions, others, {"meshlog.fleet.mesh.report.frontend.x"}},
+			[][]string{admin, write, ask, operate, readLog, readVersions, readAudit, front, others, {"meshlog.fleet.mesh.report.frontend.x"}},
 			[]string{
 				">", "meshlog.>", "_IN.>", "_IN.frontend.>", "_IN.watcher.kubernetes.eu.>", "meshlog.ev.>", "meshlog.live.ver.mesh",
-				"meshlog.fleet.mesh.listing.kubernetes.eu", "meshlog.fleet.mesh.digests", "meshlog.fleet.mesh.report.>", "$KV.>",
+				"meshlog.fleet.mesh.listing.kubernetes.eu", "meshlog.fleet.mesh.digests", "meshlog.fleet.mesh.issuers", "meshlog.fleet.mesh.report.>", "$KV.>",
+				"meshlog.key.mesh.kubernetes.eu", "meshlog.audit.>",
 			},
 		},
 		"frontend": {
-			[][]string{admin, write, ask, operate, readLog, watch, others, {"$JS.API.STREAM.INFO.MESHLOG_EVENTS"}},
-			[]string{">", "meshlog.>", "_IN.>", "_IN.builder.>", "meshlog.ev.>", "meshlog.live.ver.other", "meshlog.fleet.mesh.report.>", "$KV.>", "$O.>"},
+			[][]string{admin, write, ask, operate, readLog, readAudit, watch, others, {"$JS.API.STREAM.INFO.MESHLOG_EVENTS"}},
+			[]string{">", "meshlog.>", "_IN.>", "_IN.builder.>", "meshlog.ev.>", "meshlog.live.ver.other", "meshlog.fleet.mesh.report.>", "$KV.>", "$O.>", "meshlog.key.>", "meshlog.audit.>"},
 		},
 		"builder": {
-			[][]string{admin, operate, watch, others, {"meshlog.fleet.mesh.report.frontend.x"}},
-			[]string{">", "meshlog.>", "_IN.>", "_IN.operator.>", "meshlog.ev.>", "$O.>"},
+			[][]string{admin, operate, watch, front, readAudit[1:], others, {"meshlog.fleet.mesh.report.frontend.x"}},
+			[]string{">", "meshlog.>", "_IN.>", "_IN.operator.>", "meshlog.ev.>", "$O.>", "meshlog.key.>", "meshlog.audit.>"},
 		},
 		"operator": {
-			[][]string{admin, write, watch[1:], {"meshlog.ev.mesh.file.other.Gateway.x", "meshlog.fleet.mesh.report.frontend.x"}},
-			[]string{">", "meshlog.>", "_IN.>", "_IN.builder.>", "meshlog.ev.>", "$KV.>", "$O.>", "meshlog.fleet.mesh.digests", "meshlog.fleet.mesh.listing.>"},
+			[][]string{admin, write, front, watch[1:], {"meshlog.ev.mesh.file.other.Gateway.x", "meshlog.fleet.mesh.report.frontend.x"}},
+			[]string{">", "meshlog.>", "_IN.>", "_IN.builder.>", "meshlog.ev.>", "$KV.>", "$O.>", "meshlog.fleet.mesh.digests", "meshlog.fleet.mesh.listing.>", "meshlog.key.>", "meshlog.audit.>"},
 		},
 	}
 	for role, test := range tests {

@@ -33,6 +33,7 @@ type Metrics struct {
 	keys                            prometheus.Counter
 	head                            place
 	diagnostics                     map[problem.Severity]prometheus.Gauge
+	unenforced                      prometheus.Gauge
 	// Overlays that builders append.
 	openHolds, openQuarantines prometheus.Gauge
 	// The leader.
@@ -110,6 +111,7 @@ func NewMetrics() *Metrics {
 
 	counts("meshlog_builder_holds_total", func(s *stats) uint64 { return s.Holds }, "Mass losses of a source that were held back.")
 	counts("meshlog_builder_quarantines_total", func(s *stats) uint64 { return s.Quarantines }, "Resources that were put into quarantine because proxies rejected them.")
+	m.unenforced = gauge("meshlog_builder_unenforced_policies", "Security policies in the newest version that no proxy enforces, 1000 at most. Above 0: `meshlog diagnostics` names each, and what happens to the requests that it selects.")
 	m.openQuarantines = gauge("meshlog_builder_open_quarantines", "Rejections in quarantine, 100 at most and 10 of one client: every frontend serves the last good content of the resources or pieces, or refuses. Above 0: `meshlog diagnostics` says what to correct; correcting it lifts them.")
 	m.openHolds = gauge("meshlog_builder_open_holds", "Mass losses that wait for approval. Above 0: `meshlog approve` lists them; approve the intended ones, restore the objects of the others.")
 
@@ -183,9 +185,14 @@ func (m *Metrics) observeHead(b *Machine, head *store.Manifest) {
 	m.openHolds.Set(float64(len(jury.Holds(b.ledger.Fold()))))
 	m.openQuarantines.Set(float64(len(b.ledger.Fold().Quarantines())))
 	count := map[problem.Severity]int{}
+	unenforced := 0
 	for _, d := range head.GetDiagnostics() {
 		count[problem.Severity(d.GetSeverity())]++
+		if d.GetCode() == problem.Unenforced {
+			unenforced++
+		}
 	}
+	m.unenforced.Set(float64(unenforced))
 	for severity, g := range m.diagnostics {
 		g.Set(float64(count[severity]))
 	}

@@ -33,6 +33,8 @@ type anything struct{}
 func (anything) Judge(ident.Key, ident.Value) (proto.Message, []problem.Diagnostic, bool) {
 	return nil, nil, true
 }
+func (anything) Closed(ident.Key, ident.Value) (ident.Value, bool) { return ident.Value{}, false }
+
 func (anything) EndpointsOnly(ident.Key, *world.Object, *world.Object) bool { return false }
 func (r *rig) pass(d time.Duration)                                         { r.mu.Lock(); r.now = r.now.Add(d); r.mu.Unlock() }
 func (r *rig) leader(id string, file *memstore.File) *driver {

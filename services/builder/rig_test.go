@@ -69,6 +69,8 @@ func (j judge) Judge(_ ident.Key, v ident.Value) (proto.Message, []problem.Diagn
 	return nil, []problem.Diagnostic{{Severity: problem.Error, Code: "invalid", Reason: "not good"}}, false
 }
 
+func (judge) Closed(ident.Key, ident.Value) (ident.Value, bool) { return ident.Value{}, false }
+
 func (judge) EndpointsOnly(k ident.Key, _, _ *world.Object) bool { return k.Kind == "Endpoints" }
 
 func newRig(t *testing.T) *rig {

@@ -4,6 +4,8 @@ import (
 	"net"
 	"sync"
 	"time"
+
+	"meshlog.dev/services/internal/address"
 )
 
 // connections accepts connections on all listeners until it is closed.
@@ -83,7 +85,7 @@ func (l listener) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		peer, ok := l.acceptor.peers.connect(addressOf(c.RemoteAddr()))
+		peer, ok := l.acceptor.peers.connect(address.Of(c.RemoteAddr()))
 		if !ok {
 			_ = c.Close()
 			l.acceptor.refused(c.RemoteAddr())

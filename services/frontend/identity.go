@@ -7,6 +7,7 @@ import (
 	"google.golang.org/grpc/credentials"
 
 	"meshlog.dev/services/mesh/proxy"
+	"meshlog.dev/services/mesh/spiffe"
 )
 
 // identity is what a client's certificate proves. The zero identity: the client
@@ -14,13 +15,14 @@ import (
 type identity struct {
 	// name is the certificate's first URI, or its subject if it has none.
 	name string
-	// workload is set if the URI has Istio's form,
-	// spiffe://TRUST-DOMAIN/ns/NAMESPACE/sa/SERVICE-ACCOUNT.
+	// workload is set if the URI is the identity of a workload (CA-1).
 	workload proxy.Identity
 }
 
 // identityOf reads the client's certificate. A SPIFFE identity beside other URIs
-// is an error: each reader could take another one for the identity.
+// is an error: each reader could take another one for the identity. So is one that
+// begins as an identity of Istio and is none (CA-1): it must not be restricted less
+// than one that is.
 func identityOf(info credentials.AuthInfo) (identity, error) {
 	tlsInfo, ok := info.(credentials.TLSInfo)
 	if !ok || len(tlsInfo.State.PeerCertificates) == 0 {
@@ -38,9 +40,11 @@ func identityOf(info credentials.AuthInfo) (identity, error) {
 		if len(leaf.URIs) > 1 {
 			return identity{}, fmt.Errorf("the client's certificate has the identity %s and other URIs: issue one with that URI alone", u)
 		}
-		parts := strings.Split(u.Path, "/")
-		if len(parts) == 5 && parts[1] == "ns" && parts[3] == "sa" {
-			id.workload = proxy.Identity{Namespace: parts[2], ServiceAccount: parts[4]}
+		switch w, err := spiffe.FromCertificate(leaf); {
+		case err == nil:
+			id.workload = proxy.Identity{Namespace: w.Namespace, ServiceAccount: w.ServiceAccount}
+		case strings.HasPrefix(u.Path, "/ns/"):
+			return identity{}, fmt.Errorf("the client's certificate has the URI %s, which is no identity: %w", u, err)
 		}
 	}
 	return id, nil

@@ -3,8 +3,6 @@ package frontend
 import (
 	"fmt"
 	"math"
-	"net"
-	"net/netip"
 	"sync"
 
 	"google.golang.org/grpc/codes"
@@ -45,25 +43,6 @@ func newPeers(l Limits) *peers {
 		perAddress: l.StreamsPerAddress, perIdentity: l.StreamsPerIdentity,
 		addresses: make(map[string]*holder), identities: make(map[string]*holder),
 	}
-}
-
-// addressOf returns what limits count as one address: an IPv4 address, or a /64
-// of IPv6, because one machine can have as many addresses of it as it wants. It
-// returns "" for what is no network connection.
-func addressOf(a net.Addr) string {
-	tcp, ok := a.(*net.TCPAddr)
-	if !ok {
-		return ""
-	}
-	ip, _ := netip.AddrFromSlice(tcp.IP)
-	if ip = ip.Unmap(); !ip.Is6() {
-		return ip.String()
-	}
-	prefix, err := ip.Prefix(64)
-	if err != nil {
-		return ip.String()
-	}
-	return prefix.String()
 }
 
 // change finds the holder of a name, or adds one, calls f, which reports whether

@@ -7,6 +7,7 @@ import (
 
 	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/frontend/stream"
+	"meshlog.dev/services/internal/address"
 	"meshlog.dev/services/mesh/index"
 	"meshlog.dev/services/mesh/proxy"
 )
@@ -14,12 +15,12 @@ import (
 // Proxies of one address are one rejector, whatever ids they give; so are those of
 // one IPv6 network (XDS-5).
 func TestRejectorsByPlace(t *testing.T) {
-	from := func(id, address string) rejector {
-		a, err := net.ResolveTCPAddr("tcp", address)
+	from := func(id, at string) rejector {
+		a, err := net.ResolveTCPAddr("tcp", at)
 		if err != nil {
 			t.Fatal(err)
 		}
-		c := &conn{proxy: &proxy.Proxy{ID: id}, place: place{address: addressOf(a)}}
+		c := &conn{proxy: &proxy.Proxy{ID: id}, place: place{address: address.Of(a)}}
 		return rejector{c, index.ProxyClass{}, stream.Rejection{}}
 	}
 	all := &tally{Rejected: ident.Rejected{Name: "b"}, rejectors: []rejector{

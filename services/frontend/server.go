@@ -26,6 +26,7 @@ import (
 	"meshlog.dev/services/frontend/content"
 	"meshlog.dev/services/frontend/names"
 	"meshlog.dev/services/frontend/replica"
+	"meshlog.dev/services/internal/address"
 	"meshlog.dev/services/internal/loglimit"
 	"meshlog.dev/services/mesh/index"
 	"meshlog.dev/services/mesh/published"
@@ -286,7 +287,7 @@ func (s *Server) join(c *conn) error {
 		s.identityMismatch("", c.address, err)
 		return status.Error(codes.PermissionDenied, err.Error())
 	}
-	c.place = place{identity: c.id.name, address: addressOf(from.Addr)}
+	c.place = place{identity: c.id.name, address: address.Of(from.Addr)}
 	if c.share, err = s.peers.enter(c.place); err != nil {
 		return err
 	}

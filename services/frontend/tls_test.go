@@ -137,16 +137,18 @@ func TestMutualTLS(t *testing.T) {
 		code  codes.Code
 		want  string
 	}{
-		"no certificate":        {nil, node("e1", "demo"), codes.Unavailable, ""},
-		"from another CA":       {[]certtest.Pair{p.ca.Client("e1")}, node("e1", "demo"), codes.Unavailable, ""},
-		"no identity in it":     {[]certtest.Pair{p.clientCA.Client("e1")}, node("e1", "demo"), codes.OK, ""},
-		"another form":          {[]certtest.Pair{p.clientCA.Client("e1", "spiffe://example.org/edge")}, node("e1", "demo"), codes.OK, ""},
-		"its namespace":         {[]certtest.Pair{p.clientCA.Client("e1", shop)}, istio("shop", ""), codes.OK, ""},
-		"its account":           {[]certtest.Pair{p.clientCA.Client("e1", shop)}, istio("shop", "cart"), codes.OK, ""},
-		"another namespace":     {[]certtest.Pair{p.clientCA.Client("e1", shop)}, istio("bank", ""), codes.PermissionDenied, "the node is in namespace bank, the client's certificate is for shop (" + shop + ")"},
-		"another account":       {[]certtest.Pair{p.clientCA.Client("e1", shop)}, istio("shop", "admin"), codes.PermissionDenied, "the node has service account admin"},
-		"a plain node":          {[]certtest.Pair{p.clientCA.Client("e1", shop)}, node("e1", "demo"), codes.PermissionDenied, "the node is in namespace default"},
-		"two identities, twice": {[]certtest.Pair{p.clientCA.Client("e1", shop, "spiffe://cluster.local/ns/bank/sa/cart")}, istio("bank", ""), codes.PermissionDenied, "and other URIs"},
+		"no certificate":         {nil, node("e1", "demo"), codes.Unavailable, ""},
+		"from another CA":        {[]certtest.Pair{p.ca.Client("e1")}, node("e1", "demo"), codes.Unavailable, ""},
+		"no identity in it":      {[]certtest.Pair{p.clientCA.Client("e1")}, node("e1", "demo"), codes.OK, ""},
+		"another form":           {[]certtest.Pair{p.clientCA.Client("e1", "spiffe://example.org/edge")}, node("e1", "demo"), codes.OK, ""},
+		"its namespace":          {[]certtest.Pair{p.clientCA.Client("e1", shop)}, istio("shop", ""), codes.OK, ""},
+		"its account":            {[]certtest.Pair{p.clientCA.Client("e1", shop)}, istio("shop", "cart"), codes.OK, ""},
+		"another namespace":      {[]certtest.Pair{p.clientCA.Client("e1", shop)}, istio("bank", ""), codes.PermissionDenied, "the node is in namespace bank, the client's certificate is for shop (" + shop + ")"},
+		"another account":        {[]certtest.Pair{p.clientCA.Client("e1", shop)}, istio("shop", "admin"), codes.PermissionDenied, "the node has service account admin"},
+		"a plain node":           {[]certtest.Pair{p.clientCA.Client("e1", shop)}, node("e1", "demo"), codes.PermissionDenied, "the node is in namespace default"},
+		"an account in capitals": {[]certtest.Pair{p.clientCA.Client("e1", "spiffe://cluster.local/ns/shop/sa/Cart")}, istio("shop", ""), codes.PermissionDenied, "which is no identity"}, // CA-1
+		"a segment too many":     {[]certtest.Pair{p.clientCA.Client("e1", shop+"/x")}, istio("shop", ""), codes.PermissionDenied, "which is no identity"},                                // CA-1
+		"two identities, twice":  {[]certtest.Pair{p.clientCA.Client("e1", shop, "spiffe://cluster.local/ns/bank/sa/cart")}, istio("bank", ""), codes.PermissionDenied, "and other URIs"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			err := ask(t, p.tls, p.client(t, c.pairs...), c.node)

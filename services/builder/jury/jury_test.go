@@ -212,6 +212,8 @@ type anything struct{}
 func (anything) Judge(ident.Key, ident.Value) (proto.Message, []problem.Diagnostic, bool) {
 	return nil, nil, true
 }
+func (anything) Closed(ident.Key, ident.Value) (ident.Value, bool) { return ident.Value{}, false }
+
 func (anything) EndpointsOnly(ident.Key, *world.Object, *world.Object) bool { return false }
 
 // TestGuard removes objects of a source, and checks which losses the guard holds.

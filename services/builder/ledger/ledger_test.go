@@ -42,6 +42,8 @@ type good struct{}
 func (good) Judge(ident.Key, ident.Value) (proto.Message, []problem.Diagnostic, bool) {
 	return nil, nil, true
 }
+func (good) Closed(ident.Key, ident.Value) (ident.Value, bool) { return ident.Value{}, false }
+
 func (good) EndpointsOnly(ident.Key, *world.Object, *world.Object) bool { return false }
 
 func newRig(t *testing.T) *rig {

@@ -49,8 +49,8 @@ func Read(d *manifest.Document) (Object, *problem.Diagnostic) {
 	if g, v, ok := strings.Cut(d.APIVersion, "/"); ok {
 		group, version = g, v
 	}
-	if k, ok := kind.ByName(d.Kind); ok && k.ClusterOnly && k.Group == group { // in any version
-		return Object{Foreign: true}, withheld(d)
+	if k, ok := kind.ByName(d.Kind); ok && (k.ClusterOnly || k.Form == kind.Produced) && k.Group == group { // in any version
+		return Object{Foreign: true}, withheld(k, d)
 	}
 	k, ok := kind.ByGVK(group, version, d.Kind)
 	if !ok {
@@ -156,12 +156,16 @@ func located(k *kind.Kind, d *manifest.Document, err error) *problem.Diagnostic 
 	return e
 }
 
-// withheld refuses a kind that is taken from clusters only: there a Secret
-// becomes a reference, and only the ConfigMaps that are named are taken.
-func withheld(d *manifest.Document) *problem.Diagnostic {
+// withheld refuses a kind that is not taken from files: a Secret becomes a
+// reference, only the ConfigMaps of clusters that are named are taken, and others
+// are made by processes of meshlog.
+func withheld(k *kind.Kind, d *manifest.Document) *problem.Diagnostic {
+	if k.Form == kind.Produced {
+		return foreign(d, problem.Error, "produced", "a "+d.Kind+" is made by meshlog, and never read from a file", "remove it")
+	}
 	if d.Kind == "Secret" {
 		return foreign(d, problem.Error, "secret", "a Secret does not go on the log, whose readers could all read the key",
-			"remove it from this directory; give keys to proxies as files")
+			"put its files into the directory of --certificates, or give keys to proxies as files")
 	}
 	return foreign(d, problem.Warning, "unknown-kind", "meshlog does not use a "+d.Kind+" of a file", "leave it if it is meant for other programs")
 }
@@ -185,6 +189,8 @@ func unknown(d *manifest.Document, group string) (Object, *problem.Diagnostic) {
 	var names, groups []string
 	for _, k := range kind.All() {
 		switch {
+		case k.Form == kind.Produced:
+			continue // a document cannot hold one
 		case k.DocumentKind() == d.Kind && (k.Group == group || !isCommon(k)):
 			return bad("write apiVersion: " + k.APIVersion())
 		case k.Group == group:

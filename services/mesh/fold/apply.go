@@ -165,6 +165,8 @@ func (s *step) offer(sh *shard, e *entry, v *value, seq uint64) {
 			s.setGood(e, v, seq)
 		case e.forbidden():
 			s.setGood(e, nil, seq)
+		default:
+			s.setGood(e, s.fallback(e), seq)
 		}
 		s.problems = append(s.problems, e.diagnostics()...)
 	}

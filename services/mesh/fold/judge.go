@@ -19,6 +19,9 @@ type Judge interface {
 	// A nil message means that World.Apply decodes v. The fold sets Key, Origin
 	// and Effect of the problems.
 	Judge(k ident.Key, v ident.Value) (m proto.Message, problems []problem.Diagnostic, good bool)
+	// Closed returns the value that is served in place of v, which is not good, if no
+	// value of k ever was; ok is false if nothing is.
+	Closed(k ident.Key, v ident.Value) (closed ident.Value, ok bool)
 	// EndpointsOnly reports whether two values of a key differ in endpoints
 	// only; nil: the key has no value. The objects may lack their Message.
 	EndpointsOnly(k ident.Key, old, new *world.Object) bool
@@ -60,6 +63,15 @@ func (j KindJudge) Judge(k ident.Key, v ident.Value) (proto.Message, []problem.D
 	return m, problems, good
 }
 
+// Closed asks the kind.
+func (KindJudge) Closed(k ident.Key, v ident.Value) (ident.Value, bool) {
+	kd, ok := kind.ByName(k.Kind)
+	if !ok {
+		return ident.Value{}, false
+	}
+	return kd.Closed(v)
+}
+
 // misplaced warns of an object that meshlog ignores for its name or namespace.
 func misplaced(kd *kind.Kind, k ident.Key) []problem.Diagnostic {
 	d := problem.Diagnostic{Severity: problem.Warning, Code: "ignored"}
@@ -78,19 +90,14 @@ func misplaced(kd *kind.Kind, k ident.Key) []problem.Diagnostic {
 
 // notYet warns of an object that has no effect in this build.
 func notYet(kd *kind.Kind) []problem.Diagnostic {
-	if kd.Meaning != kind.NotYet {
+	if kd.Meaning != kind.NotYet || kd.Security { // mesh/index reports policies that are not enforced
 		return nil
 	}
-	d := problem.Diagnostic{
+	return []problem.Diagnostic{{
 		Severity: problem.Warning, Code: "not-yet",
 		Reason: fmt.Sprintf("the %s is carried on the log and has no effect yet", kd.Name),
 		Advice: "nothing is to be done; do not rely on it",
-	}
-	if kd.Security {
-		d.Reason = fmt.Sprintf("NOT ENFORCED: the %s is carried on the log, and no proxy is told of it yet", kd.Name)
-		d.Advice = "protect the workloads by other means; what it forbids is allowed"
-	}
-	return []problem.Diagnostic{d}
+	}}
 }
 
 // EndpointsOnly asks the kind; false if a value cannot be decoded.

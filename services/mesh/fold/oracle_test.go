@@ -79,8 +79,20 @@ func (o *oracle) put(k ident.Key, v *value) {
 		return
 	}
 	o.offered[k] = v
+	o.serve(k, v)
+}
+
+// serve sets what is served for a key whose source offers v.
+func (o *oracle) serve(k ident.Key, v *value) {
 	if _, _, good := o.judge.Judge(k, v.Value); good {
 		o.good[k] = v
+		return
+	}
+	if last := o.good[k]; last != nil && last.Value.Type != ident.Closed {
+		return
+	}
+	if closed, ok := o.judge.Closed(k, v.Value); ok {
+		o.good[k] = newValue(k, closed)
 	}
 }
 
@@ -233,11 +245,10 @@ func (o *oracle) enforce(rules *permit.Rules) {
 	o.rules = rules
 	forbidden := func(k ident.Key) bool { return rules.Forbid(k, nil) != nil }
 	for k, v := range o.offered {
-		_, _, good := o.judge.Judge(k, v.Value)
 		if forbidden(k) {
 			delete(o.good, k)
-		} else if good {
-			o.good[k] = v
+		} else {
+			o.serve(k, v)
 		}
 	}
 	for id, vals := range o.over {
@@ -293,9 +304,7 @@ func (o *oracle) segment(seq uint64, g *events.Segment, rows iter.Seq2[string, [
 		if w := was[k]; w != nil {
 			o.good[k] = w
 		}
-		if _, _, good := o.judge.Judge(k, v.Value); good {
-			o.good[k] = v
-		}
+		o.serve(k, v)
 	}
 }
 

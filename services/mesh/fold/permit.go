@@ -122,6 +122,8 @@ func (s *step) permit(e *entry) {
 		s.setGood(e, e.offered, s.seq)
 	case e.forbidden(), s.forbids(e.key, e.good):
 		s.setGood(e, nil, s.seq)
+	default:
+		s.setGood(e, s.fallback(e), s.seq)
 	}
 	if e.forbidden() != was {
 		s.problems = append(s.problems, e.diagnostics()...)

@@ -50,14 +50,14 @@ func (a *author) pick(words ...string) string { return words[a.choose(len(words)
 func (a *author) rare() bool { return a.choose(8) == 0 }
 
 func (a *author) key(s *speaker) ident.Key {
-	return testKey(s.shard, a.pick("a", "b", "c", "d%2F", "Endpoint/a", "Endpoint/b", "MeshPolicy/default"))
+	return testKey(s.shard, a.pick("a", "b", "c", "d%2F", "Endpoint/a", "Endpoint/b", "Wall/a", "MeshPolicy/default"))
 }
 
 func (a *author) payload(k ident.Key) ident.Value {
 	if k.Kind == permit.PolicyKind {
 		return testPayload(a.pick("policy-things", "policy-endpoints", "policy-other", "good1"))
 	}
-	return testPayload(a.pick("good1", "good2", "good3", "bad1", "warn1", "onlyA1", "onlyB1"))
+	return testPayload(a.pick("good1", "good2", "good3", "bad1", "bad2", "warn1", "onlyA1", "onlyB1"))
 }
 
 // next returns the next record. It depends on the state of f, and has been encoded

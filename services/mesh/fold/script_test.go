@@ -91,7 +91,7 @@ func diffRows(want, got []kv) string {
 }
 
 // testJudge judges a value by its prefix: "bad" is not good, "warn" is good with a
-// warning, "onlyX" is good for build X only.
+// warning, "onlyX" is good for build X only. A Wall fails closed.
 type testJudge string
 
 func (build testJudge) Judge(k ident.Key, v ident.Value) (proto.Message, []problem.Diagnostic, bool) {
@@ -105,6 +105,13 @@ func (build testJudge) Judge(k ident.Key, v ident.Value) (proto.Message, []probl
 	return nil, nil, true
 }
 
+func (testJudge) Closed(k ident.Key, v ident.Value) (ident.Value, bool) {
+	if k.Kind != "Wall" {
+		return ident.Value{}, false
+	}
+	return ident.Value{Type: ident.Closed, Bytes: append([]byte("closed-"), v.Bytes...)}, true
+}
+
 func (testJudge) EndpointsOnly(k ident.Key, _, _ *world.Object) bool { return k.Kind == "Endpoint" }
 
 const testType = "type.googleapis.com/test.Value"
@@ -113,6 +120,7 @@ const testType = "type.googleapis.com/test.Value"
 var policies = map[string]*configv1.MeshPolicy{
 	"policy-things":    {SourceRules: []*configv1.SourceRule{{Source: "*", Kinds: []string{"Thing"}}}},
 	"policy-endpoints": {SourceRules: []*configv1.SourceRule{{Source: "file", Kinds: []string{"Endpoint"}}}},
+	"policy-roots":     {SourceRules: []*configv1.SourceRule{{Source: "*", Kinds: []string{"TrustBundle", "Jwks"}}}},
 	"policy-other":     {SourceRules: []*configv1.SourceRule{{Source: "other"}}},
 }
 

@@ -86,6 +86,8 @@ func (f *Fold) judgeEntry(base state, e *entry) {
 		e.good, e.goodSeq = e.offered, e.seq
 	} else if e.forbidden() || f.forbids(e.key, e.good) {
 		e.good = nil
+	} else {
+		e.good = f.fallback(e)
 	}
 	if e.good != nil && e.good.hash == old {
 		e.goodSeq = seq

@@ -342,6 +342,19 @@ func (f *Fold) assess(s *state, e *entry) (good bool) {
 	return good
 }
 
+// fallback returns what is served in place of e's offered value, which is not good:
+// the last good one, or, if there was none, one that denies what it selects. That
+// follows the offered value, so that it selects the same.
+func (f *Fold) fallback(e *entry) *value {
+	if e.good != nil && e.good.Value.Type != ident.Closed {
+		return e.good
+	}
+	if closed, ok := f.judge.Closed(e.key, e.offered.Value); ok {
+		return newValue(e.key, closed)
+	}
+	return e.good
+}
+
 // diagnostics returns e's problems with key, origin and effect.
 func (e *entry) diagnostics() []problem.Diagnostic {
 	out := slices.Clone(e.problems)
@@ -363,6 +376,8 @@ func (e *entry) effect() string {
 		return "it is served, because another build published it as good"
 	case e.good == e.offered:
 		return ""
+	case e.good.Value.Type == ident.Closed:
+		return "no value of it was ever good, so it counts as a policy that denies everything it selects"
 	case e.goodSeq == 0:
 		return "the last good value is served"
 	}

@@ -33,6 +33,8 @@ type settings struct {
 	ruleExport    []string
 	clusterLocal  clusterLocal
 	rawResources  []string // namespaces whose raw resources reach all proxies
+	// allowUnenforced: requests pass that a policy selects which no proxy enforces.
+	allowUnenforced bool
 }
 
 // claim is the service that one object claims for one host. Immutable.

@@ -80,8 +80,10 @@ type LDSClass struct {
 	Sources SelectorSet
 	// Gateways are the selectors of Gateways that match a router.
 	Gateways SelectorSet
-	Raw      SelectorSet
-	Release  string
+	// Denied: a policy that cannot be enforced selects the router (POL-15).
+	Denied  bool `json:",omitempty"`
+	Raw     SelectorSet
+	Release string
 }
 
 // RDSClass holds what RouteConfigurations depend on.
@@ -100,6 +102,7 @@ type RDSClass struct {
 	// LargeRegexes: the Envoy takes regular expressions that a stock one refuses.
 	// Set only if there are some.
 	LargeRegexes bool
+	Denied       bool `json:",omitempty"` // as in LDSClass
 	Raw          SelectorSet
 	Release      string
 }
@@ -140,7 +143,8 @@ func (c ProxyClass) Released(release [ident.ResourceTypes]string) ProxyClass {
 	return c
 }
 
-// Encode returns c as bytes, equal for equal classes.
+// Encode returns c as bytes, equal for equal classes. It leaves out fields that few
+// proxies need, so that a build with more of them names the classes of others alike.
 func (c ProxyClass) Encode() []byte {
 	b, err := json.Marshal(c)
 	if err != nil {
@@ -182,6 +186,9 @@ func (c ProxyClass) String() string {
 	if c.RDS.LargeRegexes {
 		words = append(words, "with large regexes")
 	}
+	if c.RDS.Denied {
+		words = append(words, "denied")
+	}
 	parts := []string{strings.Join(words, " ")}
 	add := func(set SelectorSet) {
 		for _, s := range set.Selectors() {
@@ -191,6 +198,7 @@ func (c ProxyClass) String() string {
 		}
 	}
 	add(c.LDS.Gateways)
+	add(c.CDS.Scope.Selected)
 	add(c.LDS.Sources)
 	add(c.RDS.Sources)
 	for t := range ident.ResourceTypes {
@@ -250,7 +258,8 @@ func Classify(pc *PushContext, p *proxy.Proxy) ProxyClass {
 	c.EDS.View = pc.viewOf(p)
 	if client == ClientRouter {
 		c.LDS.Gateways = pc.gateways.selected(p)
-		c.RDS.Gateways = c.LDS.Gateways
+		c.LDS.Denied = c.LDS.Gateways != "" && pc.policies.denies(pc.settings, p)
+		c.RDS.Gateways, c.RDS.Denied = c.LDS.Gateways, c.LDS.Denied
 	}
 	if client == ClientSidecar {
 		c.LDS.Cluster, c.RDS.Cluster = c.EDS.View.Cluster, c.EDS.View.Cluster
@@ -261,7 +270,14 @@ func Classify(pc *PushContext, p *proxy.Proxy) ProxyClass {
 	c.LDS.Sources, c.RDS.Sources = pc.virtualServices.sourcesOf(ident.LDS, source), pc.virtualServices.sourcesOf(ident.RDS, source)
 	raw := pc.raw.selected(p)
 	c.CDS.Raw, c.EDS.Raw, c.LDS.Raw, c.RDS.Raw = raw[ident.CDS], raw[ident.EDS], raw[ident.LDS], raw[ident.RDS]
+	c.selectRules(pc.rules.selected(p))
 	return c.Released(pc.world.Releases(p.Client()))
+}
+
+// selectRules sets the workload selectors of DestinationRules that the proxy
+// matches.
+func (c *ProxyClass) selectRules(selected SelectorSet) {
+	c.CDS.Scope.Selected, c.EDS.Scope.Selected, c.RDS.Scope.Selected = selected, selected, selected
 }
 
 // HasLargeRegexes reports whether a VirtualService has a regular expression that a
@@ -292,6 +308,11 @@ func (pc *PushContext) Classes() []ProxyClass {
 	for _, ns := range sortUnique(namespaces) {
 		for _, client := range []Client{ClientRouter, ClientSidecar, ClientGRPC} {
 			add(pc.classOf(client, ns))
+			for _, selector := range pc.rules.selectors(ns) {
+				c := pc.classOf(client, ns)
+				c.selectRules(SelectorSet(selector))
+				add(c)
+			}
 		}
 	}
 	gateways := maps.Collect(pc.gateways.bySelector.All())
@@ -304,6 +325,10 @@ func (pc *PushContext) Classes() []ProxyClass {
 			c := pc.classOf(ClientRouter, ns)
 			c.LDS.Gateways, c.RDS.Gateways = SelectorSet(text), SelectorSet(text)
 			add(c)
+			if pc.policies.mayDeny(pc.settings) {
+				c.LDS.Denied, c.RDS.Denied = true, true
+				add(c)
+			}
 		}
 	}
 	every := pc.classOf(ClientSidecar, "")

@@ -35,8 +35,11 @@ func (g *Gateway) same(o *Gateway) bool {
 
 // selector returns the text of the selector; without labels it selects all
 // routers.
-func (g *Gateway) selector() string {
-	labels := g.Spec.GetSelector()
+func (g *Gateway) selector() string { return selectorText(g.Spec.GetSelector()) }
+
+// selectorText returns the text of a selector by labels; equal selectors have
+// equal texts, and one without labels selects everything.
+func selectorText(labels map[string]string) string {
 	if len(labels) == 0 {
 		return everyProxy
 	}

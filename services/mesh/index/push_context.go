@@ -31,6 +31,7 @@ type PushContext struct {
 	virtualServices virtualServiceIndex
 	rules           ruleIndex
 	gateways        gatewayIndex
+	policies        policyIndex
 	networks        networkIndex
 	problems        table.Table[about, []problem.Diagnostic]
 }
@@ -38,7 +39,7 @@ type PushContext struct {
 // indexedKinds are the kinds that a PushContext reads.
 var indexedKinds = []string{
 	resourceKind, world.ServiceKind, serviceEntryKind, world.EndpointsKind, workloadEntryKind, world.WorkloadKind,
-	virtualServiceKind, destinationRuleKind, gatewayKind, world.NodeKind, world.NamespaceKind, meshNetworksKind,
+	virtualServiceKind, destinationRuleKind, gatewayKind, authorizationKind, requestsKind, peersKind, world.NodeKind, world.NamespaceKind, meshNetworksKind,
 }
 
 // NewPushContext indexes the whole world.
@@ -77,7 +78,7 @@ func settingsOf(w *world.World) *settings {
 		priority: p.SourcePriority, domainSuffix: p.DomainSuffix, rootNamespace: m.GetRootNamespace(),
 		serviceExport: m.GetDefaultServiceExportTo(), virtualExport: m.GetDefaultVirtualServiceExportTo(),
 		ruleExport: m.GetDefaultDestinationRuleExportTo(), clusterLocal: clusterLocalOf(m, p.DomainSuffix),
-		rawResources: raw,
+		rawResources: raw, allowUnenforced: p.AllowUnenforced,
 	}
 }
 
@@ -116,6 +117,7 @@ func (pc *PushContext) next(w *world.World, changed []ident.Key) (*PushContext, 
 	next.virtualServices = pc.virtualServices.next(t, w, changes[virtualServiceKind])
 	next.rules = pc.rules.next(t, changes[destinationRuleKind], &next.services, hosts)
 	next.gateways = pc.gateways.next(t, changes[gatewayKind])
+	next.policies = pc.policies.next(t, slices.Concat(changes[authorizationKind], changes[requestsKind], changes[peersKind]))
 	next.problems = t.problems.Table
 	if t.other || !pc.world.SameQuarantinedClients(w) {
 		next.classes = new(byte)

@@ -159,7 +159,7 @@ func (r *Reader) VirtualService(k ident.Key) *networking.VirtualService {
 // With serviceNamespace "" there is no service and no rule counts.
 func (r *Reader) Rule(s Scope, serviceNamespace, host string) (RuleID, bool) {
 	r.note(Input{Kind: InputRules, A: s.Rules})
-	return r.pc.rules.find(s.Rules, serviceNamespace, host)
+	return r.pc.rules.find(s, serviceNamespace, host)
 }
 
 // DestinationRule returns the content of merged rules (DR-2) and the objects

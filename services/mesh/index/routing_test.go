@@ -1,6 +1,7 @@
 package index_test
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -243,14 +244,60 @@ func TestDR2Merge(t *testing.T) {
 	expectProblems(t, pc, "apart (spec.exportTo): conflict", "third (spec.subsets): conflict", "third (spec.trafficPolicy): conflict")
 }
 
-func TestDR23IsReported(t *testing.T) {
-	pc := PushContext(t, Service("a", "x", "80"), Object("DestinationRule", "a", "r", &networking.DestinationRule{
-		Host: "x", WorkloadSelector: &typev1beta1.WorkloadSelector{MatchLabels: map[string]string{"app": "x"}},
-	}))
-	if id, ok := pc.Read().Rule(pc.Scope("a"), "a", "x.a.svc.cluster.local"); ok {
-		t.Errorf("rule %+v", id)
+// A rule with a workloadSelector counts for the proxies of its own namespace that
+// match. For all others the next rule in the order of DR-1 counts.
+func TestDR23Selects(t *testing.T) {
+	const x = "x.svc-ns.svc.cluster.local"
+	selecting := func(namespace, name, host, app string, exportTo ...string) Change {
+		return Object("DestinationRule", namespace, name, &networking.DestinationRule{
+			Host: host, ExportTo: exportTo, WorkloadSelector: &typev1beta1.WorkloadSelector{MatchLabels: map[string]string{"app": app}},
+		})
 	}
-	expectProblems(t, pc, "r (spec.workloadSelector): unsupported")
+	all := Object("DestinationRule", "client", "c", &networking.DestinationRule{Host: x, WorkloadSelector: &typev1beta1.WorkloadSelector{}})
+	for name, test := range map[string]struct {
+		rules []Change
+		// The names of the rules for proxies of namespace client with label app=a and
+		// with app=b, and of namespace svc-ns with app=a.
+		a, b, elsewhere string
+	}{
+		"the proxies that match":             {[]Change{selecting("client", "c", x, "a")}, "c", "", ""},
+		"else the rule of the service":       {[]Change{selecting("client", "c", x, "a"), ruleIn("svc-ns", "s", "x")}, "c", "s", "s"},
+		"before one for all":                 {[]Change{selecting("client", "z", x, "a"), ruleIn("client", "c", x)}, "z", "c", ""},
+		"else a less specific one":           {[]Change{selecting("client", "c", x, "a"), ruleIn("client", "w", "*.local")}, "c", "w", ""},
+		"the first of several":               {[]Change{selecting("client", "d", x, "a"), selecting("client", "c", x, "a"), selecting("client", "e", x, "b")}, "c", "e", ""},
+		"without labels":                     {[]Change{all}, "c", "c", ""},
+		"never in other namespaces":          {[]Change{selecting("svc-ns", "s", "x", "a"), ruleIn("istio-system", "r", x)}, "r", "r", "s"},
+		"in the root namespace for its own":  {[]Change{selecting("istio-system", "r", x, "a")}, "", "", ""},
+		"not exported to its own (DR-24)":    {[]Change{selecting("client", "c", x, "a", "other")}, "", "", ""},
+		"exported to all means its own only": {[]Change{selecting("svc-ns", "s", "x", "a", "*")}, "", "", "s"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			// The rules come in an update, as they do while a mesh runs.
+			service := Service("svc-ns", "x", "80")
+			before := PushContext(t, service)
+			keys := make([]ident.Key, len(test.rules))
+			for i, r := range test.rules {
+				keys[i] = r.Key()
+			}
+			pc, _ := before.Next(World(t, append(test.rules, service)...), keys)
+			if before.SameClasses(pc) {
+				t.Error("no proxy is classified again")
+			}
+			for _, client := range []struct{ namespace, app, want string }{
+				{"client", "a", test.a}, {"client", "b", test.b}, {"svc-ns", "a", test.elsewhere},
+			} {
+				c := index.Classify(pc, &proxy.Proxy{Type: proxy.Sidecar, Namespace: client.namespace, Labels: map[string]string{"app": client.app}})
+				for of, scope := range map[string]index.Scope{"CDS": c.CDS.Scope, "EDS": c.EDS.Scope, "RDS": c.RDS.Scope} {
+					if got, _ := pc.Read().Rule(scope, "svc-ns", x); got.Name != client.want {
+						t.Errorf("%s of %s/%s: rule %q, want %q", of, client.namespace, client.app, got.Name, client.want)
+					}
+				}
+				if !slices.Contains(pc.Classes(), c) {
+					t.Errorf("the gate does not check the class of %s/%s: %s", client.namespace, client.app, c)
+				}
+			}
+		})
+	}
 }
 
 // A namespace shares the common view until it has a rule for a host of another

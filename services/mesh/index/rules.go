@@ -12,6 +12,7 @@ import (
 	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/mesh/hostname"
 	"meshlog.dev/services/mesh/problem"
+	"meshlog.dev/services/mesh/proxy"
 	"meshlog.dev/services/mesh/table"
 	"meshlog.dev/services/mesh/world"
 )
@@ -20,13 +21,14 @@ const destinationRuleKind = "DestinationRule"
 
 // ruleIndex holds the DestinationRules of the world.
 type ruleIndex struct {
-	byHost table.Groups[ruleHost, *rule]        // the one that wins first
-	merged table.Table[ruleHost, []*mergedRule] // merged from them, the winner first
-	wild   table.Table[string, []string]        // hosts with wildcards of a namespace's rules, the most specific first
-	exact  table.Table[string, []string]        // namespaces with rules for a host without wildcard
-	scopes table.Counter                        // namespaces whose view differs from the common one
-	reach  table.Table[ruleHost, []string]      // the namespaces that each host's rules add to scopes
-	root   string                               // the root namespace
+	byHost    table.Groups[ruleHost, *rule]        // the one that wins first
+	merged    table.Table[ruleHost, []*mergedRule] // merged from them, the winner first
+	wild      table.Table[string, []string]        // hosts with wildcards of a namespace's rules, the most specific first
+	exact     table.Table[string, []string]        // namespaces with rules for a host without wildcard
+	scopes    table.Counter                        // namespaces whose view differs from the common one
+	reach     table.Table[ruleHost, []string]      // the namespaces that each host's rules add to scopes
+	selecting table.Groups[string, *rule]          // by namespace: the rules that select workloads
+	root      string                               // the root namespace
 }
 
 // ruleHost is the place where rules are merged (DR-2).
@@ -37,6 +39,9 @@ type rule struct {
 	created  time.Time
 	spec     *networking.DestinationRule // with its host in full
 	exportTo Visibility
+	// selector is the text of its workloadSelector: only proxies of its own
+	// namespace that match have the rule (DR-23); "": all that see it.
+	selector string
 }
 
 // mergedRule is the merger of rules of one namespace and host that the same
@@ -44,31 +49,54 @@ type rule struct {
 type mergedRule struct {
 	id       RuleID
 	exportTo Visibility
+	selector string
 	spec     *networking.DestinationRule
 	rules    []*rule
 }
 
 func (r *rule) MemberKey() ident.Key { return r.Key }
 
-// newRule reads a DestinationRule: its host in full (DR-3) and the namespaces
-// that see it (DR-24). It returns nil for a rule without effect.
+// newRule reads a DestinationRule: its host in full (DR-3), the namespaces that
+// see it (DR-24) and the workloads that it selects (DR-23).
 func (s *settings) newRule(o world.Object, m *networking.DestinationRule) *rule {
+	selector := ""
 	if m.GetWorkloadSelector() != nil {
-		return nil
+		selector = selectorText(m.GetWorkloadSelector().GetMatchLabels())
 	}
 	host := hostname.Full(m.GetHost(), o.Key.Namespace, s.domainSuffix)
 	if host != m.GetHost() {
 		m = proto.Clone(m).(*networking.DestinationRule)
 		m.Host = host
 	}
-	return &rule{o.Key, o.Created, m, visibilityOf(m.GetExportTo(), s.ruleExport, o.Key.Namespace)}
+	return &rule{o.Key, o.Created, m, visibilityOf(m.GetExportTo(), s.ruleExport, o.Key.Namespace), selector}
+}
+
+// selectors returns the texts of the workload selectors of a namespace's rules.
+func (x *ruleIndex) selectors(namespace string) []string {
+	var texts []string
+	for _, r := range x.selecting.Get(namespace) {
+		texts = append(texts, r.selector)
+	}
+	return sortUnique(texts)
+}
+
+// selected returns the workload selectors of rules that match a proxy.
+func (x *ruleIndex) selected(p *proxy.Proxy) SelectorSet {
+	var texts []string
+	for _, r := range x.selecting.Get(p.Namespace) {
+		if matchLabels(r.spec.GetWorkloadSelector().GetMatchLabels(), p.Labels) {
+			texts = append(texts, r.selector)
+		}
+	}
+	return setOf(sortUnique(texts))
 }
 
 func isWildcard(host string) bool { return strings.HasPrefix(host, "*") }
 
 // find returns the rules that count for a host of a service (DR-1): of the
 // client's namespace, else of the service's, else of the root namespace.
-func (x *ruleIndex) find(scope, serviceNamespace, host string) (RuleID, bool) {
+func (x *ruleIndex) find(s Scope, serviceNamespace, host string) (RuleID, bool) {
+	scope := s.Rules
 	if serviceNamespace == "" {
 		return RuleID{}, false // no service has it
 	}
@@ -78,12 +106,12 @@ func (x *ruleIndex) find(scope, serviceNamespace, host string) (RuleID, bool) {
 	if scope != "" {
 		// The root namespace has rules for all namespaces. Its own proxies must not
 		// find them before those of the service.
-		if m := x.match(scope, scope, host, scope == x.root); m != nil {
+		if m := x.match(s, scope, host, scope == x.root); m != nil {
 			return m.id, true
 		}
 	}
 	for _, ns := range []string{serviceNamespace, x.root} {
-		if m := x.match(scope, ns, host, false); m != nil {
+		if m := x.match(s, ns, host, false); m != nil {
 			return m.id, true
 		}
 	}
@@ -91,15 +119,21 @@ func (x *ruleIndex) find(scope, serviceNamespace, host string) (RuleID, bool) {
 }
 
 // match returns the rule of a namespace with the most specific host that covers
-// the given one.
-func (x *ruleIndex) match(scope, namespace, host string, private bool) *mergedRule {
-	first := func(h string) *mergedRule {
+// the given one. Of the rules for one host, one that selects the proxy wins.
+func (x *ruleIndex) match(s Scope, namespace, host string, private bool) *mergedRule {
+	first := func(h string) (found *mergedRule) {
 		for _, m := range x.merged.Get(ruleHost{namespace, h}) {
-			if m.exportTo.Shows(namespace, scope) && (!private || m.private()) {
-				return m
+			switch {
+			case !m.exportTo.Shows(namespace, s.Rules):
+			case m.selector != "":
+				if namespace == s.Rules && s.Selected.Has(m.selector) {
+					return m
+				}
+			case found == nil && (!private || m.private()):
+				found = m
 			}
 		}
-		return nil
+		return found
 	}
 	if m := first(host); m != nil {
 		return m
@@ -137,10 +171,10 @@ func (x *ruleIndex) rule(id RuleID) (*networking.DestinationRule, []ident.Key) {
 func mergeRules(at ruleHost, list []*rule) []*mergedRule {
 	var all []*mergedRule
 	for _, r := range list {
-		i := slices.IndexFunc(all, func(m *mergedRule) bool { return slices.Equal(m.exportTo, r.exportTo) })
+		i := slices.IndexFunc(all, func(m *mergedRule) bool { return slices.Equal(m.exportTo, r.exportTo) && m.selector == r.selector })
 		if i < 0 {
 			all = append(all, &mergedRule{
-				id: RuleID{at.namespace, at.host, r.Name}, exportTo: r.exportTo, spec: r.spec, rules: []*rule{r},
+				id: RuleID{at.namespace, at.host, r.Name}, exportTo: r.exportTo, selector: r.selector, spec: r.spec, rules: []*rule{r},
 			})
 			continue
 		}
@@ -175,16 +209,16 @@ func hasSubset(list []*networking.Subset, name string) bool {
 // ruleEdit makes one ruleIndex from another.
 type ruleEdit struct {
 	*transition
-	from   ruleIndex
-	byHost *table.GroupsEdit[ruleHost, *rule]
+	from      ruleIndex
+	byHost    *table.GroupsEdit[ruleHost, *rule]
+	selecting *table.GroupsEdit[string, *rule]
 }
 
 // next returns the index after changes of DestinationRules, with the new services
 // and the hosts whose services differ.
 func (x ruleIndex) next(t *transition, changes []change, services *serviceIndex, hosts map[string]struct{}) ruleIndex {
-	e := &ruleEdit{transition: t, from: x, byHost: x.byHost.Edit(func(a, b *rule) int {
-		return world.Wins(t.priority, a.Key, a.created, b.Key, b.created)
-	})}
+	older := func(a, b *rule) int { return world.Wins(t.priority, a.Key, a.created, b.Key, b.created) }
+	e := &ruleEdit{transition: t, from: x, byHost: x.byHost.Edit(older), selecting: x.selecting.Edit(older)}
 	for _, c := range changes {
 		e.change(c)
 	}
@@ -198,18 +232,11 @@ func (e *ruleEdit) change(c change) {
 		if !ok {
 			continue
 		}
-		var ds []problem.Diagnostic
-		if r := e.newRule(*o, m); r != nil {
-			e.byHost.Keep(ruleHost{r.Namespace, r.spec.GetHost()}, r, after)
-		} else if after {
-			ds = []problem.Diagnostic{{
-				Severity: problem.Warning, Code: "unsupported", Key: o.Key, Field: "spec.workloadSelector",
-				Reason: "workloadSelector is not supported yet",
-				Advice: "remove workloadSelector, so that the rule counts for all proxies that see it",
-				Effect: "the rule has no effect",
-			}}
+		r := e.newRule(*o, m)
+		e.byHost.Keep(ruleHost{r.Namespace, r.spec.GetHost()}, r, after)
+		if r.selector != "" {
+			e.selecting.Keep(r.Namespace, r, after)
 		}
-		e.problem(about{"selected rule", "", o.Key.Row()}, ds)
 	}
 }
 
@@ -230,6 +257,12 @@ func (e *ruleEdit) done(services *serviceIndex, hosts map[string]struct{}) ruleI
 	}
 	if len(touched) > 0 {
 		e.doneScopes(&x, services, touched)
+	}
+	if len(e.selecting.Moved) > 0 {
+		x.selecting = e.selecting.Done()
+		for ns := range e.selecting.Moved {
+			e.reclassify(!slices.Equal(e.from.selectors(ns), x.selectors(ns)))
+		}
 	}
 	e.doneInputs(&x)
 	return x
@@ -289,6 +322,10 @@ func (e *ruleEdit) doneScopes(x *ruleIndex, services *serviceIndex, touched map[
 func (x *ruleIndex) reaches(at ruleHost, services *serviceIndex) []string {
 	var names []string
 	for _, m := range x.merged.Get(at) {
+		if m.selector != "" {
+			names = append(names, at.namespace)
+			continue
+		}
 		if !m.exportTo.Public() {
 			names = append(names, m.exportTo.namespaces(at.namespace)...)
 			continue
@@ -315,6 +352,10 @@ func (e *ruleEdit) doneInputs(x *ruleIndex) {
 			continue
 		}
 		for _, m := range append(slices.Clone(was), is...) {
+			if m.selector != "" {
+				e.changed(Input{Kind: InputRules, A: at.namespace})
+				continue
+			}
 			if !m.exportTo.Public() {
 				for _, ns := range m.exportTo.namespaces(at.namespace) {
 					e.changed(Input{Kind: InputRules, A: ns})
@@ -330,7 +371,7 @@ func (e *ruleEdit) doneInputs(x *ruleIndex) {
 }
 
 func (m *mergedRule) sameHead(o *mergedRule) bool {
-	return m.id == o.id && slices.Equal(m.exportTo, o.exportTo)
+	return m.id == o.id && slices.Equal(m.exportTo, o.exportTo) && m.selector == o.selector
 }
 
 func (m *mergedRule) same(o *mergedRule) bool {
@@ -359,13 +400,29 @@ func ruleProblems(at ruleHost, list []*rule) []problem.Diagnostic {
 			policy = policy || r.spec.GetTrafficPolicy() != nil
 		}
 	}
+	first := map[string]*rule{}
 	for _, r := range list {
-		if !slices.Equal(r.exportTo, list[0].exportTo) {
+		if r.selector != "" && len(r.spec.GetExportTo()) > 0 && !slices.Equal(r.exportTo, Visibility{exportOwn}) {
+			ds = append(ds, ruleProblem(r, "spec.exportTo", "a rule with a workloadSelector counts for proxies of its own namespace only",
+				`leave exportTo out, or write exportTo: ["."]`, otherNamespaces(r)))
+		}
+		if first[r.selector] == nil {
+			first[r.selector] = r
+		}
+		if other := first[r.selector]; !slices.Equal(r.exportTo, other.exportTo) {
 			ds = append(ds, ruleProblem(r, "spec.exportTo", "rules for host "+at.host+" that differ in exportTo are not merged",
-				"export all rules of a host to the same namespaces", "proxies that see several use "+list[0].Key.String()+" first"))
+				"export all rules of a host to the same namespaces", "proxies that see several use "+other.Key.String()+" first"))
 		}
 	}
 	return ds
+}
+
+// otherNamespaces says what the exportTo of a rule with a workloadSelector does.
+func otherNamespaces(r *rule) string {
+	if !r.exportTo.Shows(r.Namespace, r.Namespace) {
+		return "the rule has no effect"
+	}
+	return "proxies of other namespaces do not have the rule"
 }
 
 func ruleProblem(r *rule, field, reason, advice, effect string) problem.Diagnostic {

@@ -219,4 +219,7 @@ type RuleID struct {
 // objects.
 type Scope struct {
 	Services, VirtualServices, Rules string
+	// Selected are the workload selectors of DestinationRules in Rules that the
+	// proxy matches (DR-23).
+	Selected SelectorSet `json:",omitempty"`
 }

@@ -32,6 +32,11 @@ func (k *Kind) Decode(typeURL string, b []byte) (proto.Message, error) {
 	case k.TypeURL:
 		m = k.new()
 	case ident.Undecoded:
+	case ident.Closed:
+		if !k.Security {
+			return nil, undecoded("", fmt.Sprintf("a %s does not fail closed", k.Name))
+		}
+		m = &registryv1.Closed{}
 	default:
 		return nil, undecoded("", fmt.Sprintf("a %s holds %s, not %q", k.Name, k.TypeURL, typeURL))
 	}

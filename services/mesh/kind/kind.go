@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	configv1 "meshlog.dev/proto/meshlog/config/v1"
+	registryv1 "meshlog.dev/proto/meshlog/registry/v1"
 	"meshlog.dev/services/mesh/kind/validate"
 	"meshlog.dev/services/mesh/permit"
 	"meshlog.dev/services/mesh/problem"
@@ -60,6 +61,9 @@ const (
 	Whole
 	// Converted: mesh/kubeconv makes the payload from a Kubernetes object.
 	Converted
+	// Produced: a process of meshlog makes the payload; no document and no cluster
+	// has such an object.
+	Produced
 )
 
 // Meaning is what this build does with the objects of a kind.
@@ -120,7 +124,7 @@ func (k *Kind) APIVersion() string {
 // most. The object is good unless one is an error. A good object costs no
 // allocation.
 func (k *Kind) Validate(namespace string, m proto.Message) []problem.Diagnostic {
-	if k.validate == nil {
+	if _, closed := m.(*registryv1.Closed); closed || k.validate == nil {
 		return nil
 	}
 	problems := k.validate(m)

@@ -80,13 +80,18 @@ var table = []*Kind{
 	}),
 	of[registryv1.Object](Kind{Group: coreGroup, Versions: v1, Name: "Node", Form: Converted, Meaning: Context}),
 	of[registryv1.Object](Kind{Group: coreGroup, Versions: v1, Name: "Namespace", Form: Converted, Meaning: Context}),
+	of[registryv1.TrustBundle](Kind{Group: meshlogGroup, Versions: v1, Form: Produced, Meaning: Context, validate: validate.TrustBundle}),
+	of[registryv1.Jwks](Kind{Group: meshlogGroup, Versions: v1, Form: Produced, Meaning: Context, validate: validate.Jwks}),
 
 	// They have no effect yet.
 	of[networking.WorkloadGroup](Kind{Group: networkingGroup, Versions: networkingAll, Namespaced: true}),
 	of[networking.Sidecar](Kind{Group: networkingGroup, Versions: networkingAll, Namespaced: true}),
 	of[networking.EnvoyFilter](Kind{Group: networkingGroup, Versions: []string{"v1alpha3"}, Namespaced: true}),
 	of[networkingbeta.ProxyConfig](Kind{Group: networkingGroup, Versions: []string{"v1beta1"}, Namespaced: true}),
-	of[security.AuthorizationPolicy](Kind{Group: securityGroup, Versions: securityAll, Namespaced: true, Security: true}),
+	of[security.AuthorizationPolicy](Kind{
+		Group: securityGroup, Versions: securityAll, Namespaced: true, Security: true,
+		validate: validate.AuthorizationPolicy,
+	}),
 	of[security.PeerAuthentication](Kind{Group: securityGroup, Versions: securityAll, Namespaced: true, Security: true}),
 	of[security.RequestAuthentication](Kind{Group: securityGroup, Versions: securityAll, Namespaced: true, Security: true}),
 	of[telemetry.Telemetry](Kind{Group: telemetryGroup, Versions: []string{"v1", "v1alpha1"}, Namespaced: true}),

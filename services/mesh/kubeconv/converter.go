@@ -11,6 +11,7 @@ import (
 
 	"meshlog.dev/proto/ident"
 	registryv1 "meshlog.dev/proto/meshlog/registry/v1"
+	"meshlog.dev/services/mesh/credential"
 	"meshlog.dev/services/mesh/keymaterial"
 	"meshlog.dev/services/mesh/kind"
 	"meshlog.dev/services/mesh/problem"
@@ -22,9 +23,8 @@ type Converter struct {
 	// DomainSuffix is the domain of the cluster's Services; empty means the
 	// MeshPolicy's.
 	DomainSuffix string
-	// SecretKey is the key of the HMACs over Secrets, the same for all watchers. If it
-	// is empty, a rotation is not a change.
-	SecretKey []byte
+	// Secrets say what references to Secrets reveal.
+	Secrets credential.Options
 	// Lookup finds the objects that endpoints refer to. It may be nil.
 	Lookup Lookup
 }
@@ -71,8 +71,8 @@ func (c *Converter) convert(k *kind.Kind, object any) (proto.Message, error) {
 	case *corev1.Namespace:
 		return Namespace(o)
 	case *corev1.Secret:
-		if m, is := Secret(o, c.SecretKey); is {
-			return m, nil
+		if m, err := Secret(o, c.Secrets); m != nil || err != nil {
+			return m, err
 		}
 		return nil, nil
 	case *corev1.ConfigMap:

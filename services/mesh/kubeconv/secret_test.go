@@ -2,32 +2,47 @@ package kubeconv_test
 
 import (
 	"bytes"
-	"crypto/hmac"
 	"crypto/sha256"
 	"maps"
 	"slices"
 	"strings"
 	"testing"
-
-	"github.com/google/go-cmp/cmp"
-	"google.golang.org/protobuf/proto"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
+	"meshlog.dev/deploy/testkit/certtest"
 	registryv1 "meshlog.dev/proto/meshlog/registry/v1"
+	"meshlog.dev/services/mesh/credential"
+	"meshlog.dev/services/mesh/keymaterial"
 	"meshlog.dev/services/mesh/kubeconv"
 )
 
+var (
+	authority = certtest.NewCA("ca")
+	server    = authority.Server("web", time.Now().Add(time.Hour))
+)
+
+// secret returns a Secret with these fields of a credential; others have a text.
 func secret(kind corev1.SecretType, data ...string) *corev1.Secret {
 	s := &corev1.Secret{Type: kind, Data: map[string][]byte{}}
 	s.Namespace, s.Name = "prod", "web"
 	for _, field := range data {
-		s.Data[field] = []byte("content of " + field)
+		content := []byte("content of " + field)
+		switch field {
+		case "tls.crt", "cert":
+			content = server.Cert
+		case "tls.key", "key":
+			content = server.Key
+		case "ca.crt", "cacert":
+			content = authority.PEM()
+		}
+		s.Data[field] = slices.Clone(content)
 	}
 	return s
 }
 
-var hmacKey = []byte("a key that is not on the log....")
+var options = credential.Options{Key: []byte("a key that is not on the log...."), Public: true}
 
 // TestSecretKinds checks that only Secrets that can be TLS credentials are converted, and only the
 // fields of a credential.
@@ -40,83 +55,46 @@ func TestSecretKinds(t *testing.T) {
 		{"kubernetes.io/tls", "tls.crt tls.key", "tls.crt tls.key"},
 		{"kubernetes.io/tls", "tls.crt tls.key ca.crt password", "ca.crt tls.crt tls.key"},
 		{"kubernetes.io/tls", "tls.crt", ""},
-		{"Opaque", "tls.crt tls.key ca.crl", "ca.crl tls.crt tls.key"},
 		{"Opaque", "cert key cacert", "cacert cert key"},
 		{"Opaque", "ca.crt", "ca.crt"},
-		{"Opaque", "cacert", "cacert"},
 		{"", "cert key", "cert key"},
-		{"Opaque", "cert", ""},
-		{"Opaque", "key", ""},
 		{"Opaque", "username password", ""},
 		{"kubernetes.io/service-account-token", "ca.crt token", ""},
 		{"kubernetes.io/dockerconfigjson", ".dockerconfigjson", ""},
 		{"helm.sh/release.v1", "release cert key", ""},
 		{"example.com/credential", "cert key", "cert key"},
 	} {
-		ref, is := kubeconv.Secret(secret(c.kind, strings.Fields(c.data)...), hmacKey)
+		ref, err := kubeconv.Secret(secret(c.kind, strings.Fields(c.data)...), options)
 		got := strings.Join(slices.Sorted(maps.Keys(ref.GetFields())), " ")
-		if is != (c.want != "") || got != c.want {
-			t.Errorf("%s with %s: %t, %q; want %q", c.kind, c.data, is, got, c.want)
+		if err != nil || (ref != nil) != (c.want != "") || got != c.want {
+			t.Errorf("%s with %s: %v, %q; want %q", c.kind, c.data, err, got, c.want)
 		}
-		if is && ref.GetType() != string(c.kind) {
+		if ref != nil && ref.GetType() != string(c.kind) {
 			t.Errorf("type %q, want %q", ref.GetType(), c.kind)
 		}
 	}
-	empty := secret("kubernetes.io/tls", "tls.crt", "tls.key")
-	empty.Data["tls.key"] = nil
-	if ref, is := kubeconv.Secret(empty, hmacKey); is {
-		t.Errorf("a Secret without a private key is converted to %v", ref)
-	}
 }
 
-// TestSecretSums checks that the sums depend on the content, the HMAC key and the object, and that
-// every process with the key can compute them.
-func TestSecretSums(t *testing.T) {
-	s := secret("kubernetes.io/tls", "tls.crt", "tls.key")
-	ref, _ := kubeconv.Secret(s, hmacKey)
-	h := hmac.New(sha256.New, hmacKey)
-	h.Write([]byte("prod/web/tls.key\x00content of tls.key"))
-	if diff := cmp.Diff(h.Sum(nil), ref.GetFields()["tls.key"]); diff != "" {
-		t.Errorf("sum (-want +got):\n%s", diff)
-	}
-	again, _ := kubeconv.Secret(s, hmacKey)
-	if !proto.Equal(ref, again) {
-		t.Error("the same Secret has two references")
-	}
-	differ := func(what string, s *corev1.Secret, key []byte) {
-		t.Helper()
-		if other, _ := kubeconv.Secret(s, key); bytes.Equal(other.GetFields()["tls.key"], ref.GetFields()["tls.key"]) {
-			t.Errorf("%s has the same sum", what)
-		}
-	}
-	differ("another key", s, []byte("another"))
-	other := s.DeepCopy()
-	other.Namespace = "test"
-	differ("another namespace", other, hmacKey)
-	other = s.DeepCopy()
-	other.Data["tls.key"][0]++
-	differ("another content", other, hmacKey)
-	if ref, is := kubeconv.Secret(s, nil); !is || len(ref.GetFields()["tls.key"]) != 0 {
-		t.Errorf("without a key: %v, want fields without sums", ref)
-	}
-}
-
-// TestSecretNeverLeaks checks that the payload has none of the content, and that Wipe removes the
-// content from memory.
+// KEY-1, KEY-2: the payload has the public parts and none of the rest, and Wipe removes the content
+// from memory.
 func TestSecretNeverLeaks(t *testing.T) {
-	s := secret("kubernetes.io/tls", "tls.crt", "tls.key", "password")
+	s := secret("kubernetes.io/tls", "tls.crt", "tls.key", "ca.crt", "password")
 	held := s.Data["tls.key"]
-	c := kubeconv.Converter{SecretKey: hmacKey}
+	c := kubeconv.Converter{Secrets: options}
 	p := payload(t, &c, "Secret", s)
-	if bytes.Contains(p.Bytes, []byte("content")) {
+	if keymaterial.In(p.Bytes) != "" || bytes.Contains(p.Bytes, []byte("content")) {
 		t.Errorf("the payload has content of the Secret: %q", p.Bytes)
 	}
 	m, err := mustKind(t, "Secret").Decode(p.Type, p.Bytes)
 	if err != nil {
 		t.Fatal(err)
 	}
+	ref := m.(*registryv1.SecretReference)
 	if problems := mustKind(t, "Secret").Validate("", m); len(problems) > 0 {
 		t.Errorf("the payload is invalid: %+v", problems)
+	}
+	if ref.GetCertificateChain() != string(server.Cert) || ref.GetCaBundle() != string(authority.PEM()) || ref.GetPair() != registryv1.Pair_PAIR_OK {
+		t.Errorf("the payload is %v", ref)
 	}
 	if _, ok := c.Payload(mustKind(t, "Secret"), secret("Opaque", "password")); ok {
 		t.Error("a Secret without a credential has a payload")
@@ -127,8 +105,19 @@ func TestSecretNeverLeaks(t *testing.T) {
 	}
 }
 
-// TestSecretValidation checks that a reference that may contain key material is invalid, whatever
-// its source.
+// KEY-2: a tls.crt that also holds the key, a common mistake, refuses the Secret: the log has the
+// reason, and nothing of the Secret.
+func TestSecretWithKeyInCertificate(t *testing.T) {
+	s := secret("kubernetes.io/tls", "tls.crt", "tls.key")
+	s.Data["tls.crt"] = slices.Concat(server.Cert, server.Key)
+	u := undecoded(t, payload(t, &kubeconv.Converter{Secrets: options}, "Secret", s))
+	if u.GetField() != `data["tls.crt"]` || !strings.HasPrefix(u.GetError(), "holds a private key in PEM") || len(u.GetData()) > 0 {
+		t.Errorf("on the log: %v", u)
+	}
+}
+
+// KEY-1, SDS-7: a reference that may contain key material, or that Envoy must not get, is invalid,
+// whatever its source.
 func TestSecretValidation(t *testing.T) {
 	sum := bytes.Repeat([]byte{1}, sha256.Size)
 	for name, c := range map[string]struct {
@@ -136,6 +125,9 @@ func TestSecretValidation(t *testing.T) {
 		good bool
 	}{
 		"good":             {&registryv1.SecretReference{Type: "kubernetes.io/tls", Fields: map[string][]byte{"tls.key": sum}}, true},
+		"CAs":              {&registryv1.SecretReference{Fields: map[string][]byte{"ca.crt": sum}, CaBundle: string(authority.PEM())}, true},
+		"content as CAs":   {&registryv1.SecretReference{Fields: map[string][]byte{"ca.crt": sum}, CaBundle: "-----BEGIN PRIVATE KEY-----"}, false},
+		"a wrong pair":     {&registryv1.SecretReference{Fields: map[string][]byte{"tls.crt": sum, "tls.key": sum}, Pair: registryv1.Pair_PAIR_MISMATCH}, false},
 		"no sum":           {&registryv1.SecretReference{Type: "Opaque", Fields: map[string][]byte{"cert": nil}}, true},
 		"content":          {&registryv1.SecretReference{Fields: map[string][]byte{"tls.key": []byte("-----BEGIN PRIVATE KEY-----")}}, false},
 		"short":            {&registryv1.SecretReference{Fields: map[string][]byte{"tls.key": sum[:31]}}, false},

@@ -34,9 +34,19 @@ var trusted = []string{"kubernetes", "file", "api", "up"}
 // it.
 var meshWide = []string{PolicyKind, "MeshConfig", "MeshNetworks", "Resource"}
 
+// sole has the kinds that one source alone publishes, whatever rules say, because
+// every proxy trusts what they hold (CA-9, POL-12): with a root of its own, any other
+// source could be anyone.
+var sole = map[string]string{"TrustBundle": "ca", "Jwks": "jwks"}
+
+// owned reports whether a kind is that of another source alone.
+func owned(source, kind string) bool { return sole[kind] != "" && sole[kind] != source }
+
 // defaults are the kinds that a source without rules may publish; sources that
 // are not named may publish all that are not mesh-wide (ACL-2).
 var defaults = map[string][]string{
+	"ca":     {"TrustBundle"},
+	"jwks":   {"Jwks"},
 	"consul": {"EndpointSlice", "Service", "ServiceEntry"},
 	"nacos":  {"EndpointSlice", "Service", "ServiceEntry"},
 	"mcpxds": {
@@ -91,6 +101,11 @@ func (r *Rules) of(sh ident.Shard) []*configv1.SourceRule {
 // message is one that could not be decoded: its hosts are not checked, because it
 // is not served.
 func (r *Rules) Forbid(k ident.Key, m proto.Message) *problem.Diagnostic {
+	if owned(k.Source, k.Kind) {
+		d := forbidden("", fmt.Sprintf("%s may not publish objects of kind %s", k.Shard(), k.Kind))
+		d.Advice = fmt.Sprintf("remove it at its source: only source %s publishes this kind, and no rule allows another one", sole[k.Kind])
+		return d
+	}
 	if k.Kind == PolicyKind {
 		if d := byDefault(k); d != nil || k.Shard() == r.home {
 			return d

@@ -15,7 +15,7 @@ func key(source, kind string) ident.Key {
 	return ident.Key{Source: source, Instance: "dc1", Kind: kind, Namespace: "shop", Name: "a"}
 }
 
-// ACL-2: what sources may publish without rules.
+// ACL-2, CA-9, POL-12: what sources may publish without rules.
 func TestDefaults(t *testing.T) {
 	for _, test := range []struct {
 		source, kind string
@@ -36,6 +36,14 @@ func TestDefaults(t *testing.T) {
 		{"other", "VirtualService", true},
 		{"other", "Resource", false},
 		{"other", "MeshPolicy", false},
+		{"ca", "TrustBundle", true},
+		{"ca", "VirtualService", false},
+		{"jwks", "Jwks", true},
+		{"jwks", "TrustBundle", false},
+		{"ca", "Jwks", false},
+		{"kubernetes", "TrustBundle", false},
+		{"file", "Jwks", false},
+		{"up", "TrustBundle", false},
 	} {
 		if d := New(nil, "cluster.local", ident.Shard{}).Forbid(key(test.source, test.kind), nil); (d == nil) != test.want {
 			t.Errorf("%s publishes a %s: got %v, want allowed %t", test.source, test.kind, d, test.want)
@@ -43,7 +51,8 @@ func TestDefaults(t *testing.T) {
 	}
 }
 
-// ACL-1: the first rule that matches source, instance and kind decides.
+// ACL-1, CA-9, POL-12: the first rule that matches source, instance and kind decides, but about no
+// kind that belongs to another source.
 func TestRules(t *testing.T) {
 	rules := []*configv1.SourceRule{
 		{Source: "consul", Instance: "dc*", Kinds: []string{"WorkloadEntry"}, Namespaces: []string{"shop-*"}},
@@ -52,6 +61,9 @@ func TestRules(t *testing.T) {
 		{Source: "kubernetes", Namespaces: []string{"shop"}},
 		{Source: "up", Kinds: []string{"ServiceEntry"}},
 		{Source: "consul", Instance: "east"},
+		{Source: "nacos", Kinds: []string{"TrustBundle", "Jwks"}},
+		{Source: "ca", Instance: "other", Kinds: []string{"*"}},
+		{Source: "ca", Instance: "home", Kinds: []string{"Jwks"}},
 	}
 	home := ident.Shard{Source: "kubernetes", Instance: "home"}
 	in := func(instance string, k ident.Key) ident.Key {
@@ -85,6 +97,12 @@ func TestRules(t *testing.T) {
 		"another policy, permitted":      {in("edge", key("file", "MeshPolicy")), nil, ""},
 		"another policy, no rules":       {in("inner", key("file", "MeshPolicy")), nil, ""},
 		"another policy, not trusted":    {in("east", key("consul", "MeshPolicy")), nil, "consul/east may not publish objects of kind MeshPolicy"},
+		"roots of another source":        {key("nacos", "TrustBundle"), nil, "nacos/dc1 may not publish objects of kind TrustBundle"},
+		"keys of another source":         {key("nacos", "Jwks"), nil, "nacos/dc1 may not publish objects of kind Jwks"},
+		"roots of the CA":                {key("ca", "TrustBundle"), nil, ""},
+		"roots of a CA with rules":       {in("other", key("ca", "TrustBundle")), nil, ""},
+		"roots of a CA without a rule":   {in("home", key("ca", "TrustBundle")), nil, "ca/home may not publish objects of kind TrustBundle"},
+		"keys of the CA":                 {in("other", key("ca", "Jwks")), nil, "ca/other may not publish objects of kind Jwks"},
 		"a delegate":                     {key("consul", "VirtualService"), &networking.VirtualService{}, "consul/dc1 may publish some hosts only, and a VirtualService without hosts has those of every VirtualService that delegates to it"},
 		"a delegate, no hosts in a rule": {key("kubernetes", "VirtualService"), &networking.VirtualService{}, ""},
 		"a namespace that matches":       {key("kubernetes", "Service"), nil, ""},
@@ -143,5 +161,14 @@ func TestMatch(t *testing.T) {
 		if got := Match(test.glob, test.text); got != test.want {
 			t.Errorf("Match(%q, %q) is %t", test.glob, test.text, got)
 		}
+	}
+}
+
+// CA-9, POL-12: the advice about a kind of one source does not send users to rules that cannot
+// lift it.
+func TestSoleAdvice(t *testing.T) {
+	d := New(nil, "", ident.Shard{}).Forbid(key("file", "TrustBundle"), nil)
+	if want := "remove it at its source: only source ca publishes this kind, and no rule allows another one"; d == nil || d.Advice != want || d.Code != Code {
+		t.Errorf("got %+v, want advice %q", d, want)
 	}
 }

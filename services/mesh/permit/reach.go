@@ -60,7 +60,7 @@ func (r *Rules) Reach(sh ident.Shard) Reach {
 	if sh.Instance == "" {
 		b.instances = b.spelled(nil, func(rule *configv1.SourceRule) []string { return []string{rule.GetInstance()} })
 	}
-	known := slices.Concat(hostKinds, meshWide, defaults[sh.Source])
+	known := slices.Concat(hostKinds, meshWide, slices.Collect(maps.Keys(sole)), defaults[sh.Source])
 	b.kinds = b.spelled(known, (*configv1.SourceRule).GetKinds)
 	b.allow()
 	b.deny()
@@ -149,6 +149,9 @@ func (g ruling) permits(namespace string) bool {
 // rule decides as Forbid does, but lets each rule permit objects that it may match.
 // The policy that is served may come from any trusted shard, so none lacks it.
 func (b *reach) rule(instance, kind name) (g ruling) {
+	if owned(b.source, kind.text) { // an other kind has an empty name, which no source owns
+		return g
+	}
 	if !kind.is(PolicyKind) {
 		return b.ruled(instance, kind)
 	}

@@ -23,13 +23,18 @@ func TestReach(t *testing.T) {
 		"no rules, a registry": {
 			shard: "consul/dc1", allow: "dc1.EndpointSlice.* dc1.Service.* dc1.ServiceEntry.*",
 		},
-		"no rules, a trusted source": {shard: "file/default", allow: "default.*.*"},
+		"no rules, a trusted source":           {shard: "file/default", allow: "default.*.*", deny: "default.Jwks.* default.TrustBundle.*"},
+		"no rules, the CA":                     {shard: "ca/a", allow: "a.TrustBundle.*"},
+		"all instances of the fetcher of keys": {shard: "jwks/", allow: "*.Jwks.*"},
+		"rules allow no other source the roots": {
+			rules: []*configv1.SourceRule{{Source: "*", Kinds: []string{"TrustBundle", "Pod"}}}, shard: "consul/dc1", allow: "dc1.Pod.*",
+		},
 		"no rules, another source": {
-			shard: "other/a", allow: "a.*.*", deny: "a.MeshConfig.* a.MeshNetworks.* a.MeshPolicy.* a.Resource.*",
+			shard: "other/a", allow: "a.*.*", deny: "a.Jwks.* a.MeshConfig.* a.MeshNetworks.* a.MeshPolicy.* a.Resource.* a.TrustBundle.*",
 		},
 		"rules of another instance": {
 			rules: []*configv1.SourceRule{{Source: "file", Instance: "edge", Kinds: []string{"Gateway"}}},
-			shard: "file/default", allow: "default.*.*",
+			shard: "file/default", allow: "default.*.*", deny: "default.Jwks.* default.TrustBundle.*",
 		},
 		"kinds and namespaces": {
 			rules: []*configv1.SourceRule{
@@ -43,16 +48,16 @@ func TestReach(t *testing.T) {
 			},
 		},
 		"rules permit no MeshPolicy to others": {
-			rules: []*configv1.SourceRule{{Source: "*"}}, shard: "consul/dc1", allow: "dc1.*.*", deny: "dc1.MeshPolicy.*",
+			rules: []*configv1.SourceRule{{Source: "*"}}, shard: "consul/dc1", allow: "dc1.*.*", deny: "dc1.Jwks.* dc1.MeshPolicy.* dc1.TrustBundle.*",
 		},
 		"globs that match whole names": {
 			rules: []*configv1.SourceRule{{Source: "*", Instance: "**", Kinds: []string{"*"}, Namespaces: []string{"a*", "*"}}},
-			shard: "file/default", allow: "default.*.*",
+			shard: "file/default", allow: "default.*.*", deny: "default.Jwks.* default.TrustBundle.*",
 		},
 		"globs that match parts of names": {
 			rules: []*configv1.SourceRule{{Source: "fi*", Instance: "def*", Kinds: []string{"Pod", "Mesh*"}, Namespaces: []string{"a", "b*"}}},
 			shard: "file/default", allow: "default.*.*",
-			deny: "default.DestinationRule.* default.Gateway.* default.Resource.* default.Service.* default.ServiceEntry.* default.VirtualService.*",
+			deny: "default.DestinationRule.* default.Gateway.* default.Jwks.* default.Resource.* default.Service.* default.ServiceEntry.* default.TrustBundle.* default.VirtualService.*",
 			foldOnly: []string{
 				`source_rules[0].kinds[1]: a permission is for one kind or for all, so "Mesh*" allows all`,
 				`source_rules[0].namespaces[1]: a permission is for one namespace or for all, so "b*" allows all`,
@@ -65,7 +70,7 @@ func TestReach(t *testing.T) {
 		},
 		"an exception of all kinds": {
 			rules: []*configv1.SourceRule{{Source: "file", Kinds: []string{"Gateway", "Pod"}, Namespaces: []string{"edge"}}, {Source: "file", Namespaces: []string{"shop", "pay"}}},
-			shard: "file/a", allow: "a.*.pay a.*.shop a.Gateway.edge a.MeshPolicy.* a.Pod.edge",
+			shard: "file/a", allow: "a.*.pay a.*.shop a.Gateway.edge a.MeshPolicy.* a.Pod.edge", deny: "a.Jwks.* a.TrustBundle.*",
 			foldOnly: []string{
 				"source_rules[0]: Gateway, Pod in namespace pay: the bus allows this, because source_rules[1] needs it and a permission has no exceptions",
 				"source_rules[0]: Gateway, Pod in namespace shop: the bus allows this, because source_rules[1] needs it and a permission has no exceptions",
@@ -82,7 +87,7 @@ func TestReach(t *testing.T) {
 			rules: []*configv1.SourceRule{{Source: "consul", Instance: "dc*", Kinds: []string{"Pod"}}, {Source: "consul", Instance: "dc1"}},
 			shard: "consul/",
 			allow: "*.EndpointSlice.* *.Pod.* *.Service.* *.ServiceEntry.* dc1.*.*",
-			deny:  "*.MeshPolicy.*",
+			deny:  "*.Jwks.* *.MeshPolicy.* *.TrustBundle.*",
 			foldOnly: []string{
 				`source_rules[0].instance: a permission is for one instance or for all, so "dc*" allows all`,
 			},
@@ -136,13 +141,13 @@ func TestReachIsNeverNarrower(t *testing.T) {
 		var rules []*configv1.SourceRule
 		for range r.IntN(5) {
 			rules = append(rules, &configv1.SourceRule{
-				Source: pick("consul", "file", "other", "*", "co*"), Instance: pick("", "", "a", "b", "*", "a*"),
-				Kinds:      some("Gateway", "Service", "MeshPolicy", "MeshConfig", "Pod", "New", "*", "S*", "*e", "Mesh*"),
+				Source: pick("consul", "file", "other", "ca", "*", "co*"), Instance: pick("", "", "a", "b", "*", "a*"),
+				Kinds:      some("Gateway", "Service", "MeshPolicy", "MeshConfig", "TrustBundle", "Pod", "New", "*", "S*", "*e", "Mesh*"),
 				Namespaces: some("", "shop", "pay", "*", "s*", "x.y"),
 				Hosts:      some("*.consul"),
 			})
 		}
-		source := pick("consul", "file", "other")
+		source := pick("consul", "file", "other", "ca", "jwks")
 		of := ident.Shard{Source: source, Instance: pick("", "a", "ab", "z")}
 		home := ident.Shard{Source: pick("consul", "file"), Instance: pick("a", "ab", "z")}
 		permits := New(rules, "cluster.local", home)
@@ -150,7 +155,7 @@ func TestReachIsNeverNarrower(t *testing.T) {
 		for range objects {
 			k := ident.Key{
 				Source: source, Instance: of.Instance, Name: "x",
-				Kind:      pick("Gateway", "Service", "ServiceEntry", "MeshPolicy", "MeshConfig", "Resource", "Pod", "New", "Sidecar", "S", "Unheard"),
+				Kind:      pick("Gateway", "Service", "ServiceEntry", "MeshPolicy", "MeshConfig", "Resource", "TrustBundle", "Jwks", "Pod", "New", "Sidecar", "S", "Unheard"),
 				Namespace: pick("", "shop", "pay", "s", "x.y", "other"),
 			}
 			if of.Instance == "" {

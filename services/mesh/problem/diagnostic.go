@@ -35,6 +35,10 @@ func (s Severity) String() string {
 	return "unknown"
 }
 
+// Unenforced is the Code of a security policy that no proxy enforces; metrics
+// count it.
+const Unenforced = "unenforced"
+
 // Diagnostic is a problem in user data: what is wrong and where, what to do, and
 // what the system does meanwhile. It is comparable. A *Diagnostic is also the
 // error of functions that decode user data.

@@ -12,6 +12,7 @@ import (
 
 	"meshlog.dev/proto/ident"
 	configv1 "meshlog.dev/proto/meshlog/config/v1"
+	"meshlog.dev/services/mesh/kind/validate"
 )
 
 // Policy is the effective MeshPolicy, with the defaults filled in.
@@ -30,6 +31,9 @@ type Policy struct {
 	// RawResources are the namespaces whose raw resources reach all proxies; none:
 	// the root namespace of MeshConfig (XDS-7).
 	RawResources []string
+	// AllowUnenforced lets requests pass that a security policy selects which no
+	// proxy can enforce (POL-15).
+	AllowUnenforced bool
 }
 
 // DefaultsSource is the source that `meshlog up` publishes for. Any other
@@ -79,6 +83,7 @@ func policyOf(m *configv1.MeshPolicy) Policy {
 	p.DomainSuffix = cmp.Or(m.GetDomainSuffix(), p.DomainSuffix)
 	p.SourceRules = m.GetSourceRules()
 	p.RawResources = slices.Clone(m.GetRawResources())
+	p.AllowUnenforced = m.GetUnenforced() == validate.UnenforcedAllow
 	return p
 }
 

@@ -141,6 +141,8 @@ func (j judge) Judge(k ident.Key, v ident.Value) (proto.Message, []problem.Diagn
 	return nil, []problem.Diagnostic{{Severity: problem.Error, Code: "invalid", Reason: "not for build " + j.build}}, false
 }
 
+func (judge) Closed(ident.Key, ident.Value) (ident.Value, bool) { return ident.Value{}, false }
+
 func (judge) EndpointsOnly(k ident.Key, _, _ *world.Object) bool { return k.Kind == endpoint }
 
 // The kinds of keys: endpoints change one by one, configs in batches too.

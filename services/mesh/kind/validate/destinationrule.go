@@ -39,7 +39,6 @@ func DestinationRule(m proto.Message) []problem.Diagnostic {
 	}
 	c.exportTo(root.field("exportTo"), dr.GetExportTo())
 	c.labels(root.field("workloadSelector.matchLabels"), dr.GetWorkloadSelector().GetMatchLabels())
-	c.noEffect(dr.GetWorkloadSelector() != nil, root.field("workloadSelector"))
 	return c.result()
 }
 

@@ -45,8 +45,8 @@ func (c *checker) server(at *fieldPath, s *networking.Server) {
 		c.serverHost(at.field("hosts").item(i), h)
 	}
 	c.serverTLS(at, s)
-	for _, unopened := range []string{"HTTPS", "TLS"} {
-		c.noEffect(strings.EqualFold(s.GetPort().GetProtocol(), unopened), protocol, unopened)
+	if mode := s.GetTls().GetMode(); mode != networking.ServerTLSSettings_PASSTHROUGH {
+		c.noEffect(true, at.field("tls.mode"), mode.String())
 	}
 	c.noEffect(s.GetPort().GetTargetPort() != 0, at.field("port.targetPort")) //nolint:staticcheck // deprecated, and still in use
 	c.noEffect(s.GetDefaultEndpoint() != "", at.field("defaultEndpoint"))

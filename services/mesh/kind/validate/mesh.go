@@ -118,6 +118,12 @@ func (c *checker) eachOf(at *fieldPath, all, known []string) {
 	}
 }
 
+// The values of unenforced in a MeshPolicy; without one UnenforcedDeny counts.
+const (
+	UnenforcedDeny  = "deny"
+	UnenforcedAllow = "allow"
+)
+
 // MeshPolicy checks a MeshPolicy.
 func MeshPolicy(m proto.Message) []problem.Diagnostic {
 	p := m.(*configv1.MeshPolicy)
@@ -129,6 +135,9 @@ func MeshPolicy(m proto.Message) []problem.Diagnostic {
 		if !slices.Contains(sources, s) {
 			c.warnf(at, "use "+strings.Join(sources, ", "), "meshlog has no source %q", s)
 		}
+	}
+	if u := p.GetUnenforced(); u != "" && u != UnenforcedDeny && u != UnenforcedAllow {
+		c.errorf(root.field("unenforced"), "write deny or allow", "%q is neither deny nor allow", u)
 	}
 	required := map[string]bool{}
 	for i, r := range p.GetRequiredSources() {

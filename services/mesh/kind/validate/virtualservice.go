@@ -31,7 +31,7 @@ func VirtualService(m proto.Message) []problem.Diagnostic {
 	for i, r := range vs.GetTls() {
 		c.tlsRoute(root.field("tls").item(i), r, vs)
 	}
-	c.noEffect(len(vs.GetTls()) > 0, root.field("tls"))
+	c.noEffect(len(vs.GetTls()) > 0 && ofMesh(vs), root.field("tls"))
 	for i, r := range vs.GetTcp() {
 		at := root.field("tcp").item(i)
 		for j, m := range r.GetMatch() {

@@ -24,14 +24,25 @@ import (
 type Port struct {
 	Number uint32
 	Bind   string // an IP
-	// TCP: connections are forwarded as they are; else all its servers take plain
-	// HTTP.
-	TCP bool
+	Form   Form
 	// GRPCWeb: one of its servers takes gRPC-Web.
 	GRPCWeb bool
-	// Servers, the first wins; one for TCP.
+	// Servers, the first wins; one for Connections.
 	Servers []Server
 }
+
+// Form is what the servers of a port do with a connection.
+type Form uint8
+
+const (
+	// Requests are read: plain HTTP.
+	Requests Form = iota
+	// Connections are forwarded as they are.
+	Connections
+	// ServerNames decide where a TLS connection is forwarded, without being
+	// decrypted (GW-10).
+	ServerNames
+)
 
 // Routes returns the name of an HTTP port's RouteConfiguration (GW-7).
 func (p *Port) Routes() string {
@@ -49,6 +60,9 @@ type Server struct {
 	Hosts   []Host
 	// HTTPSRedirect: plain HTTP is redirected to HTTPS (GW-8).
 	HTTPSRedirect bool
+	// Closed: TLS connections to its hosts cannot be served. They are closed, because
+	// they are not for the wildcard of another server.
+	Closed bool
 
 	of    ident.Key
 	field string // of its object
@@ -141,9 +155,10 @@ type address struct {
 // merged is a port with the server that came first.
 type merged struct {
 	Port
-	served   bool
+	served   bool // one of its servers is
 	protocol string
 	first    ident.Key
+	names    map[string]ident.Key // of ServerNames: the Gateway that has each host
 }
 
 // add adds server i of g.
@@ -162,42 +177,67 @@ func (m *merge) add(g *index.Gateway, i int) {
 		return
 	}
 	protocol := strings.ToUpper(s.GetPort().GetProtocol())
-	tcp, served := forwards(protocol, s.GetTls())
+	form, served := formOf(protocol, s.GetTls())
 	where := address{bind, s.GetPort().GetNumber()}
 	p := m.ports[where]
 	if p == nil {
 		// A port that cannot be served stays reserved: a plain server must not
 		// replace one that was meant to be encrypted.
-		p = &merged{Port: Port{Number: where.number, Bind: bind, TCP: tcp}, served: served, protocol: protocol, first: g.Key}
+		p = &merged{Port: Port{Number: where.number, Bind: bind, Form: form}, protocol: protocol, first: g.Key, names: map[string]ident.Key{}}
 		m.ports[where] = p
-	} else if p.served && served && (p.TCP || tcp) || p.served != served {
+	} else if p.Form != form || form == Connections && (p.served || served) {
 		reject(".port", fmt.Sprintf("port %d is served as %s by %s", where.number, p.protocol, p.first), "use another port")
 		return
 	}
-	if !served {
-		if protocol != "HTTPS" && protocol != "TLS" { // both are documented as not supported
-			reject(".tls", "connections are not decrypted yet", "use HTTP or TCP without tls, or terminate TLS in front of the router")
-		}
+	if !served && form == Connections { // modes that are not supported are reported by validation
+		reject(".tls", "connections are not decrypted yet", "use HTTP or TCP without tls, or terminate TLS in front of the router")
+	}
+	if !served && form != ServerNames {
 		return
 	}
-	p.GRPCWeb = p.GRPCWeb || protocol == "GRPC-WEB"
-	p.Servers = append(p.Servers, Server{
+	server := Server{
 		Gateway: g.Key.Namespace + "/" + g.Key.Name, Hosts: hosts(s.GetHosts(), g.Key.Namespace),
-		HTTPSRedirect: !tcp && s.GetTls().GetHttpsRedirect(),
-		of:            g.Key, field: at,
-	})
+		HTTPSRedirect: form == Requests && s.GetTls().GetHttpsRedirect(), Closed: !served,
+		of: g.Key, field: at,
+	}
+	if form == ServerNames {
+		server.Hosts = slices.DeleteFunc(server.Hosts, func(h Host) bool {
+			other, taken := p.names[h.Name]
+			if taken {
+				m.problems = append(m.problems, piece.Problem{
+					Severity: problem.Warning, Code: "gateway", Key: g.Key, Field: at + ".hosts",
+					Reason: fmt.Sprintf("another server of port %d has %s: one of %s", where.number, h.Name, other),
+					Advice: "name each host in one server of a port", Effect: "the other server has the host",
+				})
+				return true
+			}
+			p.names[h.Name] = g.Key
+			return false
+		})
+	}
+	if server.HTTPSRedirect {
+		m.problems = append(m.problems, piece.Problem{
+			Severity: problem.Warning, Code: "gateway", Key: g.Key, Field: at + ".tls.httpsRedirect",
+			Reason: "requests are redirected to HTTPS, and routers open no server for HTTPS yet",
+			Advice: "terminate TLS in front of the router, or remove httpsRedirect",
+			Effect: "clients that follow the redirect reach no server",
+		})
+	}
+	p.served = p.served || served
+	p.GRPCWeb = p.GRPCWeb || protocol == "GRPC-WEB"
+	p.Servers = append(p.Servers, server)
 }
 
-// forwards reports whether a server forwards connections or takes requests
-// (GW-4); ok is false if it cannot be served.
-func forwards(protocol string, tls *networking.ServerTLSSettings) (tcp, ok bool) {
+// formOf returns what a server does with connections (GW-4); ok is false if it
+// cannot be served.
+func formOf(protocol string, tls *networking.ServerTLSSettings) (form Form, ok bool) {
 	switch protocol {
 	case "HTTP", "HTTP2", "GRPC", "GRPC-WEB":
-		return false, true
+		return Requests, true
 	case "TCP", "MONGO", "MYSQL", "REDIS":
-		return true, tls == nil
+		return Connections, tls == nil
 	}
-	return true, false
+	return ServerNames, tls != nil && tls.GetMode() == networking.ServerTLSSettings_PASSTHROUGH
 }
 
 // hosts reads ns/host, ./host, */host and host (GW-6).

@@ -22,9 +22,14 @@ func routerParts(r *index.Reader, class index.LDSClass) []piece.Part {
 	ports, problems := gateway.Ports(r, class.Gateways)
 	var parts []piece.Part
 	for _, p := range ports {
-		if p.TCP {
+		switch {
+		case p.Form != gateway.Requests && class.Denied:
+			parts = append(parts, deniedConnections{p.Bind, p.Number})
+		case p.Form == gateway.Connections:
 			parts = append(parts, tcpPart(r, class, p))
-		} else {
+		case p.Form == gateway.ServerNames:
+			parts = append(parts, namesPart(r, class, p))
+		default:
 			parts = append(parts, routerRequests{bind: p.Bind, port: p.Number, routes: p.Routes(), grpcWeb: p.GRPCWeb})
 		}
 	}
@@ -32,12 +37,16 @@ func routerParts(r *index.Reader, class index.LDSClass) []piece.Part {
 }
 
 func routerListener(mesh *meshconfig.MeshConfig, bind string, port uint32, filter *listenerv3.Filter) []piece.Piece {
+	return edgeListener(mesh, bind, port, &listenerv3.FilterChain{Filters: []*listenerv3.Filter{filter}})
+}
+
+func edgeListener(mesh *meshconfig.MeshConfig, bind string, port uint32, all ...*listenerv3.FilterChain) []piece.Piece {
 	name := listenerName(bind, port)
 	l := &listenerv3.Listener{
 		Name: name, Address: socket(bind, port), TrafficDirection: corev3.TrafficDirection_OUTBOUND,
 		ListenerFiltersTimeout:               durationpb.New(0),
 		MaxConnectionsToAcceptPerSocketEvent: wrapperspb.UInt32(1), // so that workers share the connections (LSN-17)
-		FilterChains:                         []*listenerv3.FilterChain{{Filters: []*listenerv3.Filter{filter}}},
+		FilterChains:                         all,
 	}
 	if topology(mesh).GetProxyProtocol() != nil {
 		l.ListenerFilters = []*listenerv3.ListenerFilter{
@@ -84,6 +93,17 @@ func clientCertificates(how meshconfig.ForwardClientCertDetails) hcmv3.HttpConne
 		return hcmv3.HttpConnectionManager_ForwardClientCertDetails(v) // Istio's names are Envoy's
 	}
 	return hcmv3.HttpConnectionManager_SANITIZE_SET
+}
+
+// deniedConnections is the part for a TCP listener of routers that a policy selects
+// which cannot be enforced: it closes every connection (POL-15).
+type deniedConnections struct {
+	bind string
+	port uint32
+}
+
+func (c deniedConnections) Make(r *index.Reader) ([]piece.Piece, []problem.Diagnostic) {
+	return routerListener(r.Mesh(), c.bind, c.port, forward(piece.BlackHoleCluster)), nil
 }
 
 // routerConnections is the part for a router's listener for TCP.

@@ -74,7 +74,8 @@ func CallerOf(r *index.Reader, sources index.SelectorSet, scope index.Scope, hea
 	})
 	c := Caller{sources: index.SelectorSet(strings.Join(relevant, "\n"))}
 	scope.VirtualServices = ""
-	for _, c.scope = range []index.Scope{{}, {Rules: scope.Rules}, {Services: scope.Services}, scope} {
+	rules := index.Scope{Rules: scope.Rules, Selected: scope.Selected}
+	for _, c.scope = range []index.Scope{{}, rules, {Services: scope.Services}, scope} {
 		if c.scope == scope || looksEqual(r, scope, c.scope, heads) {
 			break
 		}

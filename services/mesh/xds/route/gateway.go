@@ -19,7 +19,11 @@ func routerParts(r *index.Reader, class index.RDSClass) []piece.Part {
 	ports, problems := gateway.Ports(r, class.Gateways)
 	var parts []piece.Part
 	for _, p := range ports {
-		if !p.TCP {
+		switch {
+		case p.Form != gateway.Requests:
+		case class.Denied:
+			parts = append(parts, head{routes: p.Routes()}, denied{p.Routes(), p.Number})
+		default:
 			parts = append(parts, portParts(r, class, p)...)
 		}
 	}
@@ -135,6 +139,22 @@ func (h routerHost) Make(r *index.Reader) ([]piece.Piece, []problem.Diagnostic) 
 	})
 	out.Routes = append(out.Routes, last...)
 	return partialHost(h.routes, out), problems
+}
+
+// denied is the part for a port of routers that a policy selects which cannot be
+// enforced: it answers 403 (POL-15).
+type denied struct {
+	routes string
+	port   uint32
+}
+
+func (d denied) Make(*index.Reader) ([]piece.Piece, []problem.Diagnostic) {
+	return partialHost(d.routes, &routev3.VirtualHost{
+		Name: hostPort("denied", d.port), Domains: []string{"*"}, Routes: []*routev3.Route{{
+			Name: "denied", Match: everything(),
+			Action: &routev3.Route_DirectResponse{DirectResponse: &routev3.DirectResponseAction{Status: 403}},
+		}},
+	}), nil
 }
 
 // blackhole is the part for a port without routes: it answers 404 (VS-9,
