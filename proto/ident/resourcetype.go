@@ -1,7 +1,7 @@
 package ident
 
 // ResourceType is a type of xDS resources. Their order is the one in which a
-// change is pushed: make before break.
+// change is pushed: make before break. Secrets wait for nothing.
 type ResourceType uint8
 
 // The types that are served.
@@ -10,6 +10,7 @@ const (
 	EDS
 	LDS
 	RDS
+	SDS
 	// ResourceTypes is how many there are.
 	ResourceTypes
 )
@@ -19,6 +20,7 @@ var resourceTypes = [ResourceTypes]struct{ short, url, message string }{
 	EDS: {"EDS", "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment", "ClusterLoadAssignment"},
 	LDS: {"LDS", "type.googleapis.com/envoy.config.listener.v3.Listener", "Listener"},
 	RDS: {"RDS", "type.googleapis.com/envoy.config.route.v3.RouteConfiguration", "RouteConfiguration"},
+	SDS: {"SDS", "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret", "Secret"},
 }
 
 // String returns the service's short name: CDS.

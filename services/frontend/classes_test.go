@@ -42,8 +42,8 @@ func TestClassLimit(t *testing.T) {
 				t.Errorf("got %v", err)
 			}
 		}
-		if got := f.counted("meshlog_frontend_resident_classes"); len(open) != 5 || got > 16 {
-			// Three classes are of all, and each proxy has one of its own. Those that
+		if got := f.counted("meshlog_frontend_resident_classes"); len(open) != 4 || got > 16 {
+			// Four classes are of all, and each proxy has one of its own. Those that
 			// were made ahead are there, too.
 			t.Errorf("%d proxies are served, %v classes kept, the limit is 8", len(open), got)
 		}
@@ -90,11 +90,11 @@ func TestClassesOfOneAddress(t *testing.T) {
 				t.Errorf("got %v", err)
 			}
 		}
-		if len(open) != 7 { // three classes are of all, and each proxy has one of its own
-			t.Errorf("one address has %d proxies with classes of their own, want 7", len(open))
+		if len(open) != 6 { // four classes are of all, and each proxy has one of its own
+			t.Errorf("one address has %d proxies with classes of their own, want 6", len(open))
 		}
-		if got := f.counted("meshlog_frontend_streams_refused_total"); got != 83 {
-			t.Errorf("%v refusals are counted, want 83", got)
+		if got := f.counted("meshlog_frontend_streams_refused_total"); got != 84 {
+			t.Errorf("%v refusals are counted, want 84", got)
 		}
 		if _, err := join(2, 99); err != nil {
 			t.Errorf("a new class of another address: %v", err)
@@ -102,7 +102,7 @@ func TestClassesOfOneAddress(t *testing.T) {
 		if _, err := join(1, 99); err != nil {
 			t.Errorf("a class of another address: %v", err)
 		}
-		open[6].cancel()
+		open[5].cancel()
 		synctest.Wait()
 		if _, err := join(1, 50); err != nil {
 			t.Errorf("after a proxy of the address has left: %v", err)
@@ -159,8 +159,8 @@ func TestClassLimitOfLine(t *testing.T) {
 				t.Errorf("got %v", err)
 			}
 		}
-		if served != 5 { // three classes are of all, and each proxy has one of its own
-			t.Errorf("%d proxies are served, want 5", served)
+		if served != 4 { // three classes are of all, and each proxy has one of its own
+			t.Errorf("%d proxies are served, want 4", served)
 		}
 		if got := f.server.PushStatus(0); got.Waiting != 0 || got.FirstAnswers > 1 {
 			t.Errorf("%d streams wait, %d are in their first answers", got.Waiting, got.FirstAnswers)

@@ -42,7 +42,7 @@ func identityOf(info credentials.AuthInfo) (identity, error) {
 		}
 		switch w, err := spiffe.FromCertificate(leaf); {
 		case err == nil:
-			id.workload = proxy.Identity{Namespace: w.Namespace, ServiceAccount: w.ServiceAccount}
+			id.workload = proxy.Identity(w)
 		case strings.HasPrefix(u.Path, "/ns/"):
 			return identity{}, fmt.Errorf("the client's certificate has the URI %s, which is no identity: %w", u, err)
 		}

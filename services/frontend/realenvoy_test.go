@@ -167,11 +167,11 @@ func (r *rig) eventually(what string, is func(*reportv1.FrontendReport) bool) *r
 	return report
 }
 
-// TestSecretsAreNotServed runs a real Envoy with the delta protocol, which asks over
+// TestUnknownSecrets runs a real Envoy with the delta protocol, which asks over
 // ADS for a secret of a listener and one of a cluster. It is told at once that they
 // do not exist, so it waits for neither: without an answer, the listener's port and
-// the cluster stay cold for 15 s (E35, E36, PRO-4).
-func TestSecretsAreNotServed(t *testing.T) {
+// the cluster stay cold for 15 s (E35, E36, SDS-8).
+func TestUnknownSecrets(t *testing.T) {
 	const most = 10 * time.Second
 	mesh, xds, port := newMesh(t), freePort(t), freePort(t)
 	secret := &tlsv3.SdsSecretConfig{Name: "nowhere", SdsConfig: &corev3.ConfigSource{
@@ -204,7 +204,7 @@ func TestSecretsAreNotServed(t *testing.T) {
 		t.Fatal(err)
 	}
 	if took := time.Since(begin); took > most {
-		t.Errorf("Envoy waited %s for secrets that are not served, want at most %s", took, most)
+		t.Errorf("Envoy waited %s for secrets that do not exist, want at most %s", took, most)
 	}
 }
 

@@ -114,8 +114,8 @@ func TestClassesComeAndGo(t *testing.T) {
 		t.Errorf("clusters (-want +got):\n%s", diff)
 	}
 	w.change()
-	if got := w.Sets(); got != 4 {
-		t.Errorf("%d sets for one class of four types", got)
+	if got := w.Sets(); got != int(ident.ResourceTypes) {
+		t.Errorf("%d sets for one class of %d types", got, ident.ResourceTypes)
 	}
 	m.Leave()
 	w.change(Put("c", Cluster("c", 1)))

@@ -74,6 +74,8 @@ type chaosClient struct {
 	// crossed: the client requested a type while a response of that type was
 	// under way; the stream may ignore its ACK.
 	crossed bool
+	// keys says where the key of a Secret is; Secrets without one need none.
+	keys map[xds.Sum]stream.KeyState
 	// has holds the client's resources by type and name; all is set for the
 	// types that it subscribes to with a wildcard.
 	has [ident.ResourceTypes]map[string]xds.Sum
@@ -83,6 +85,7 @@ type chaosClient struct {
 func chaos(t *testing.T, b []byte) {
 	c := &chaosClient{
 		t: t, bytes: b, now: time.Unix(1_000_000, 0), number: map[xds.Sum]int{}, newest: map[string]int{},
+		keys: map[xds.Sum]stream.KeyState{},
 	}
 	for t := range ident.ResourceTypes {
 		c.has[t] = map[string]xds.Sum{}
@@ -97,9 +100,11 @@ func chaos(t *testing.T, b []byte) {
 				return
 			}
 		}
+	}, Secret: func(r *xds.Resource) (*xds.Resource, stream.KeyState) {
+		return &xds.Resource{Name: r.Name, Sum: r.Sum, Pieces: xds.PiecesOf(&xds.Encoded{})}, c.keys[r.Sum]
 	}}
 	if c.pick(6) == 0 {
-		only := ident.ResourceType(c.pick(int(ident.ResourceTypes)))
+		only := ident.ResourceType(c.pick(int(c.types())))
 		cfg.Only, c.only = &only, &only
 	}
 	c.note("grpc %v delta %v odd %v strict %v only %v", c.grpc, c.delta, c.odd, c.strict, cfg.Only)
@@ -107,7 +112,7 @@ func chaos(t *testing.T, b []byte) {
 	for len(c.bytes) > 0 && !t.Failed() {
 		c.step()
 	}
-	c.finish()
+	c.finish(false)
 	if t.Failed() {
 		t.Log(strings.Join(c.trace, "\n"))
 	}
@@ -133,9 +138,32 @@ func (c *chaosClient) send(r stream.Request) {
 	}
 }
 
+// types returns how many types the client knows: a gRPC client knows no Secrets (G2).
+func (c *chaosClient) types() ident.ResourceType {
+	if c.grpc {
+		return ident.SDS
+	}
+	return ident.ResourceTypes
+}
+
+// moveKeys moves the keys of some Secrets.
+func (c *chaosClient) moveKeys(to func() stream.KeyState) {
+	for _, v := range c.views {
+		for _, r := range v.Sets[ident.SDS].Resources {
+			if r.Key() != nil {
+				c.keys[r.Sum] = to()
+			}
+		}
+	}
+	c.note("keys move")
+	c.stream.KeysChanged()
+}
+
 func (c *chaosClient) step() {
-	t := ident.ResourceType(c.pick(int(ident.ResourceTypes)))
-	switch c.pick(12) {
+	t := ident.ResourceType(c.pick(int(c.types())))
+	switch c.pick(13) {
+	case 12:
+		c.moveKeys(func() stream.KeyState { return stream.KeyState(c.pick(3)) })
 	case 0, 1:
 		c.world()
 		c.stream.Update(c.now, c.views[len(c.views)-1])
@@ -216,6 +244,11 @@ func (c *chaosClient) resource(t ident.ResourceType, name string) *xds.Resource 
 		facts.SlowWarm = c.pick(4) == 0
 		if !facts.SlowWarm {
 			facts.Endpoints = name
+		}
+	case ident.SDS:
+		if c.pick(2) == 0 {
+			facts.Key = &piece.Key{}
+			c.keys[r.Sum] = stream.KeyState(c.pick(3))
 		}
 	case ident.LDS, ident.RDS:
 		facts.Clusters = []string{[]string{"a", "b", "c", "d"}[c.pick(4)]}
@@ -438,7 +471,13 @@ func (c *chaosClient) apply(r stream.Response) {
 	if !c.delta && (r.Type == ident.CDS || r.Type == ident.LDS) {
 		clear(c.has[r.Type])
 	}
+	if r.Type == ident.SDS && len(r.Resources) > 1 {
+		c.t.Errorf("%d Secrets in a response (SDS-1)", len(r.Resources))
+	}
 	for _, res := range r.Resources {
+		if res.Key() != nil {
+			c.t.Errorf("Secret %s is sent without its key", res.Name)
+		}
 		if res.Pieces == nil {
 			c.t.Errorf("%s %s has no content", r.Type, res.Name)
 		}
@@ -481,9 +520,9 @@ func (c *chaosClient) compare() {
 	}
 }
 
-// finish accepts every response until the stream is idle, and then checks what
-// the client has.
-func (c *chaosClient) finish() {
+// finish accepts every response until the stream is idle, once as the keys are and once
+// with all of them here, and then checks what the client has.
+func (c *chaosClient) finish(here bool) {
 	for round := 0; ; round++ {
 		if round == 200 {
 			c.t.Error("the stream does not become idle")
@@ -509,6 +548,11 @@ func (c *chaosClient) finish() {
 			c.t.Error("nothing is due, but Wake returns a time that has passed")
 			return
 		}
+	}
+	if !here {
+		c.moveKeys(func() stream.KeyState { return stream.KeyHere })
+		c.finish(true)
+		return
 	}
 	if c.nacked && !c.strict {
 		return

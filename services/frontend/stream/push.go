@@ -33,6 +33,9 @@ func (s *Stream) want(w *watch, name string) *xds.Resource {
 	if h, ok := w.heldBack[name]; ok && h.bad.Same(r) {
 		return h.good
 	}
+	if w.t == ident.SDS {
+		return s.withKey(r)
+	}
 	return r
 }
 
@@ -48,7 +51,7 @@ func (s *Stream) version(w *watch, nonce string) string {
 	if s.marks() {
 		version = mark(version)
 	}
-	if w.trust != trusted {
+	if w.trust != trusted || w.t == ident.SDS && s.incomplete(w) {
 		return taint + nonce + "-" + version
 	}
 	for w.mayName(version) && !s.cfg.GRPC {
@@ -138,11 +141,16 @@ func (s *Stream) due(w *watch, e *entry) bool {
 	if h, held := w.heldBack[e.name]; held && h.verdict == onTrial && !w.whole {
 		return false
 	}
+	if w.t == ident.SDS && s.keyComes(e.name) {
+		return false
+	}
 	if e.delivery == asked || e.delivery == owed {
 		return true
 	}
 	r := s.want(w, e.name)
 	switch {
+	case w.t == ident.SDS && r == nil:
+		return false // the client keeps what it has (E37)
 	case r != nil || e.sent == nil:
 		return !r.Same(e.sent)
 	case w.t == ident.RDS:

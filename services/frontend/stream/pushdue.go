@@ -66,7 +66,10 @@ func (s *Stream) push(now time.Time, w *watch) (Response, bool) {
 		}
 		o.list, o.removed, o.whole, memo = l.Resources, nil, true, &l.Memo
 	case s.cfg.GRPC:
-		b = w.postpone(b)
+		b = w.postpone(b, func(_, size int) bool { return size <= maxGRPC })
+		o.list, memo = b.list, b.memo
+	case w.t == ident.SDS:
+		b = w.postpone(b, func(n, _ int) bool { return n == 1 }) // E38
 		o.list, memo = b.list, b.memo
 	}
 	if w.t == ident.CDS {
@@ -139,8 +142,11 @@ func (s *Stream) firstAnswer(w *watch, set *xds.Set) batch {
 		sum = w.sum
 	}
 	l := s.cfg.Names.List(w.t, sum, s.cfg.GRPC, func() []*xds.Resource { return s.selected(w, set) })
-	if w.t == ident.CDS || w.t == ident.LDS || s.cfg.GRPC && s.cfg.Delta {
-		// A name without a resource is answered as removed (E22).
+	if w.t == ident.SDS {
+		w.exceptKeys(set.Resources)
+	}
+	if w.t == ident.CDS || w.t == ident.LDS || s.cfg.Delta && (s.cfg.GRPC || w.t == ident.SDS) {
+		// A name without a resource is answered as removed (E22, SDS-8).
 		w.names.Select(set, func(name string, r *xds.Resource) {
 			if r == nil {
 				w.except(name).delivery = asked
@@ -196,6 +202,9 @@ func (s *Stream) changes(w *watch, set *xds.Set) batch {
 			w.sum = w.sum.Add(r.Sum).Add(xds.Absent(r.Name))
 		}
 	}
+	if w.t == ident.SDS {
+		w.exceptKeys(ch.Resources)
+	}
 	all := true
 	for i, r := range ch.Resources {
 		if !w.covers(r.Name) {
@@ -249,6 +258,8 @@ func (s *Stream) takeEntries(w *watch, b batch) batch {
 		case r == nil && named && s.cfg.GRPC && !s.cfg.Delta && was == nil && e.acked == nil:
 			// SotW tells a gRPC client of absence by silence (PRO-6).
 			e.standing = confirmed
+		case r == nil && w.t == ident.SDS && !s.cfg.Delta:
+			e.acked, e.standing = nil, confirmed // SotW has no word for it (SDS-8)
 		case r != nil || named && !(s.cfg.GRPC && s.cfg.Delta):
 			if r == nil {
 				r = xds.Empty(w.t, e.name)
@@ -278,11 +289,13 @@ func (b batch) insert(r, was *xds.Resource) batch {
 	return b
 }
 
-// postpone leaves for later what makes b too large for a gRPC client.
-func (w *watch) postpone(b batch) batch {
+// postpone leaves for later what does not fit into b: fits is given how many resources
+// it would hold, and their size in bytes. One always fits.
+func (w *watch) postpone(b batch, fits func(n, size int) bool) batch {
+	w.postponed = false
 	size := 0
 	for i, r := range b.list {
-		if size += len(r.Head) + r.Size(); size <= maxGRPC || i == 0 {
+		if size += len(r.Head) + r.Size(); i == 0 || fits(i+1, size) {
 			continue
 		}
 		for j, late := range b.list[i:] {
@@ -295,6 +308,7 @@ func (w *watch) postpone(b batch) batch {
 				e.delivery = asked
 			}
 		}
+		w.postponed = true
 		return batch{list: b.list[:i:i], old: b.old}
 	}
 	return b

@@ -21,11 +21,12 @@ type Rejection struct {
 }
 
 // Rejections returns the rejections that stand, in no order. Resources on trial
-// are not among them, nor listeners whose address was in use.
+// are not among them, nor listeners whose address was in use, nor Secrets: an earlier
+// one needs a key that may have been replaced for a reason (KEY-6).
 func (s *Stream) Rejections() []Rejection {
 	var all []Rejection
 	for _, w := range s.watches {
-		if w == nil {
+		if w == nil || w.t == ident.SDS {
 			continue
 		}
 		for name, h := range w.heldBack {

@@ -63,6 +63,8 @@ import (
 //	rejected TYPE NAME N had CONTENT
 //	                            requires that the rejection of a name stands, and
 //	                            that the client has that content of world N instead
+//	key ID here|coming|gone     where the private key of a Secret is, which the world
+//	                            has as ID!key; coming, if no line says it
 //	applied N                   requires the oldest applied world among the types,
 //	                            followed by "all" if the client has applied all
 //
@@ -149,18 +151,28 @@ type script struct {
 	version map[ident.ResourceType]string
 	events  []string
 	hasty   bool
+	keys    map[string]stream.KeyState // by the text of the Secret; KeyComing unless a script says something else
 }
 
 func newScript() *script {
 	r := &script{
 		now: time.Unix(1_000_000, 0), text: map[xds.Sum]string{},
 		last: map[ident.ResourceType][]stream.Response{}, names: map[ident.ResourceType][]string{},
-		version: map[ident.ResourceType]string{},
+		version: map[ident.ResourceType]string{}, keys: map[string]stream.KeyState{},
 	}
-	r.cfg = stream.Config{Linger: 30 * time.Second, Past: r.past(), Observe: func(e stream.Event) {
+	r.cfg = stream.Config{Linger: 30 * time.Second, Past: r.past(), Secret: r.secret, Observe: func(e stream.Event) {
 		r.events = append(r.events, [...]string{"Acked", "Nacked", "Stale", "Unsupported", "Downgrade", "Unmatched", "Suspect", "TooLarge", "Retaken"}[e.Kind])
 	}}
 	return r
+}
+
+// secret returns a Secret with its key.
+func (r *script) secret(res *xds.Resource) (*xds.Resource, stream.KeyState) {
+	state, known := r.keys[r.text[res.Sum]]
+	if !known {
+		return nil, stream.KeyComing
+	}
+	return &xds.Resource{Name: res.Name, Sum: res.Sum, Pieces: xds.PiecesOf(&xds.Encoded{})}, state
 }
 
 // past yields the worlds before the current one, newest first.
@@ -200,6 +212,13 @@ func (r *script) line(line string) error {
 	case "world":
 		_, def, _ := strings.Cut(rest, ":")
 		return r.world(def)
+	case "key":
+		state := slices.Index([]string{"here", "coming", "gone"}, words[2])
+		r.keys[words[1]] = stream.KeyState(state)
+		if r.stream != nil {
+			r.stream.KeysChanged()
+		}
+		return nil
 	case "wait":
 		d, err := time.ParseDuration(rest)
 		r.now = r.now.Add(d)
@@ -251,7 +270,7 @@ func (r *script) talk(words []string) error {
 	if len(words) < 2 {
 		return fmt.Errorf("no command %s", words[0])
 	}
-	t := slices.IndexFunc([]string{"CDS", "EDS", "LDS", "RDS"}, func(s string) bool { return s == words[1] })
+	t := slices.IndexFunc([]string{"CDS", "EDS", "LDS", "RDS", "SDS"}, func(s string) bool { return s == words[1] })
 	if t < 0 {
 		return fmt.Errorf("no type %s", words[1])
 	}
@@ -490,7 +509,7 @@ func (r *script) world(def string) error {
 		if len(words) == 0 {
 			continue
 		}
-		t := ident.ResourceType(slices.Index([]string{"cds", "eds", "lds", "rds"}, words[0]))
+		t := ident.ResourceType(slices.Index([]string{"cds", "eds", "lds", "rds", "sds"}, words[0]))
 		set := v.Sets[t]
 		for _, w := range words[1:] {
 			if name, out := strings.CutPrefix(w, "-"); out {
@@ -534,6 +553,9 @@ func (r *script) resource(t ident.ResourceType, word string) *xds.Resource {
 			facts.Endpoints = name
 		}
 	}
+	if t == ident.SDS && how == "key" {
+		facts.Key = &piece.Key{Sum: id}
+	}
 	res.Pieces = xds.PiecesOf(&xds.Encoded{Facts: facts})
 	if how == "big" {
 		res.Head = make([]byte, 1_500_000)
@@ -547,6 +569,9 @@ func (r *script) print(resp stream.Response) string {
 		id, ok := r.text[res.Sum]
 		if !ok {
 			id = res.Name + "@0"
+		}
+		if res.Key() != nil {
+			id += " without its key"
 		}
 		words = append(words, id)
 	}

@@ -92,6 +92,10 @@ type Config struct {
 	// Past yields what the client would have been served at earlier versions,
 	// newest first.
 	Past iter.Seq[content.View]
+	// Secret returns a Secret that names a private key with that key, and where the
+	// key is. It is called for the names that the client asks for; nil: no key is
+	// anywhere.
+	Secret func(*xds.Resource) (*xds.Resource, KeyState)
 	// Observe is called with each Event; it must not call the Stream.
 	Observe func(Event)
 }
@@ -125,6 +129,9 @@ func New(cfg Config, view content.View) *Stream {
 	}
 	if cfg.Observe == nil {
 		cfg.Observe = func(Event) {}
+	}
+	if cfg.Secret == nil {
+		cfg.Secret = func(*xds.Resource) (*xds.Resource, KeyState) { return nil, KeyGone }
 	}
 	if cfg.Names == nil {
 		cfg.Names = new(names.Table)
@@ -167,7 +174,7 @@ func (s *Stream) Request(now time.Time, r Request) error {
 	if r.Names.TooMany() || r.Unsubscribe.TooMany() || r.Initial.TooMany() {
 		return tooMany(r.TypeURL)
 	}
-	if !ok || s.cfg.Only != nil && t != *s.cfg.Only {
+	if !ok || s.cfg.Only != nil && t != *s.cfg.Only || t == ident.SDS && s.cfg.GRPC { // G2
 		return s.refuse(r)
 	}
 	if s.started.IsZero() {
@@ -252,8 +259,8 @@ func (s *Stream) Next(now time.Time) (Response, bool) {
 	}
 	s.endLingering(now)
 	for t := range ident.ResourceTypes {
-		if t >= ident.LDS && (now.Before(s.warmUntil) || !s.missingCDSAt().IsZero()) {
-			break // the client may not know the clusters that they name
+		if (t == ident.LDS || t == ident.RDS) && (now.Before(s.warmUntil) || !s.missingCDSAt().IsZero()) {
+			continue // the client may not know the clusters that they name
 		}
 		if w := s.watches[t]; w != nil && w.phase != unresolved {
 			if r, ok := s.push(now, w); ok {

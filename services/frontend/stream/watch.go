@@ -40,6 +40,7 @@ type watch struct {
 	retake     []string // added clusters to remove and offer again
 	fresh      bool     // a new version changed the type, and no response was sent since: for Response.Cause
 	oversize   oversize
+	postponed  bool // the last response left something for later
 
 	trust        trust
 	heldBack     map[string]heldBack // rejected resources, by name

@@ -35,6 +35,7 @@ type settings struct {
 	rawResources  []string // namespaces whose raw resources reach all proxies
 	// allowUnenforced: requests pass that a policy selects which no proxy enforces.
 	allowUnenforced bool
+	trustDomains    []string // of the mesh: its own, and the aliases
 }
 
 // claim is the service that one object claims for one host. Immutable.

@@ -36,6 +36,7 @@ type ProxyClass struct {
 	EDS EDSClass
 	LDS LDSClass
 	RDS RDSClass
+	SDS SDSClass
 }
 
 // Client is the kind of a client, as far as it affects what it is served.
@@ -107,6 +108,18 @@ type RDSClass struct {
 	Release      string
 }
 
+// SDSClass holds what Secrets depend on.
+type SDSClass struct {
+	Scope Scope // Rules
+	// Gateways as in LDSClass. They, and the DestinationRules in Scope, name the
+	// secrets that the proxy may have (SDS-4).
+	Gateways SelectorSet
+	// Proven: the proxy has shown an identity of the mesh. No other one is served
+	// secrets.
+	Proven  bool
+	Release string
+}
+
 // Only returns the class of type t: c without everything that concerns other
 // types.
 func (c ProxyClass) Only(t ident.ResourceType) ProxyClass {
@@ -120,6 +133,8 @@ func (c ProxyClass) Only(t ident.ResourceType) ProxyClass {
 		only.LDS = c.LDS
 	case ident.RDS:
 		only.RDS = c.RDS
+	case ident.SDS:
+		only.SDS = c.SDS
 	}
 	return only
 }
@@ -132,14 +147,14 @@ func (c ProxyClass) Raw(t ident.ResourceType) SelectorSet {
 // Release returns the client's name and version if something of type t is
 // quarantined for it; else "".
 func (c ProxyClass) Release(t ident.ResourceType) string {
-	return [ident.ResourceTypes]string{ident.CDS: c.CDS.Release, ident.EDS: c.EDS.Release, ident.LDS: c.LDS.Release, ident.RDS: c.RDS.Release}[t]
+	return [ident.ResourceTypes]string{ident.CDS: c.CDS.Release, ident.EDS: c.EDS.Release, ident.LDS: c.LDS.Release, ident.RDS: c.RDS.Release, ident.SDS: c.SDS.Release}[t]
 }
 
 // Released returns c as the class of clients of that name and version, set for
 // each type in which something is quarantined. Generation makes the same for
 // all releases.
 func (c ProxyClass) Released(release [ident.ResourceTypes]string) ProxyClass {
-	c.CDS.Release, c.EDS.Release, c.LDS.Release, c.RDS.Release = release[ident.CDS], release[ident.EDS], release[ident.LDS], release[ident.RDS]
+	c.CDS.Release, c.EDS.Release, c.LDS.Release, c.RDS.Release, c.SDS.Release = release[ident.CDS], release[ident.EDS], release[ident.LDS], release[ident.RDS], release[ident.SDS]
 	return c
 }
 
@@ -260,6 +275,9 @@ func Classify(pc *PushContext, p *proxy.Proxy) ProxyClass {
 		c.LDS.Gateways = pc.gateways.selected(p)
 		c.LDS.Denied = c.LDS.Gateways != "" && pc.policies.denies(pc.settings, p)
 		c.RDS.Gateways, c.RDS.Denied = c.LDS.Gateways, c.LDS.Denied
+		if c.SDS.Proven = slices.Contains(pc.settings.trustDomains, p.Identity.TrustDomain); c.SDS.Proven {
+			c.SDS.Gateways, c.SDS.Scope = c.LDS.Gateways, Scope{Rules: c.CDS.Scope.Rules}
+		}
 	}
 	if client == ClientSidecar {
 		c.LDS.Cluster, c.RDS.Cluster = c.EDS.View.Cluster, c.EDS.View.Cluster
@@ -324,6 +342,7 @@ func (pc *PushContext) Classes() []ProxyClass {
 		for _, ns := range homes {
 			c := pc.classOf(ClientRouter, ns)
 			c.LDS.Gateways, c.RDS.Gateways = SelectorSet(text), SelectorSet(text)
+			c.SDS.Proven, c.SDS.Gateways, c.SDS.Scope = true, SelectorSet(text), Scope{Rules: c.CDS.Scope.Rules}
 			add(c)
 			if pc.policies.mayDeny(pc.settings) {
 				c.LDS.Denied, c.RDS.Denied = true, true

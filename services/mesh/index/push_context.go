@@ -68,6 +68,9 @@ func indexedKeys(w *world.World) []ident.Key {
 	return keys
 }
 
+// defaultTrustDomain is that of a mesh whose MeshConfig names none.
+const defaultTrustDomain = "cluster.local"
+
 func settingsOf(w *world.World) *settings {
 	p, m := w.Policy(), w.MeshConfig()
 	raw := p.RawResources
@@ -79,6 +82,7 @@ func settingsOf(w *world.World) *settings {
 		serviceExport: m.GetDefaultServiceExportTo(), virtualExport: m.GetDefaultVirtualServiceExportTo(),
 		ruleExport: m.GetDefaultDestinationRuleExportTo(), clusterLocal: clusterLocalOf(m, p.DomainSuffix),
 		rawResources: raw, allowUnenforced: p.AllowUnenforced,
+		trustDomains: append([]string{cmp.Or(m.GetTrustDomain(), defaultTrustDomain)}, m.GetTrustDomainAliases()...),
 	}
 }
 

@@ -61,7 +61,7 @@ type Proxy struct {
 }
 
 // Identity names the workload of a proxy, from a certificate in Istio's form.
-type Identity struct{ Namespace, ServiceAccount string }
+type Identity struct{ TrustDomain, Namespace, ServiceAccount string }
 
 // Client returns the name, version and protocol that a quarantine names p by:
 // clients may reject in one protocol what they apply in the other.

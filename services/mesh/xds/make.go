@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	"google.golang.org/protobuf/proto"
 
 	"meshlog.dev/proto/ident"
@@ -43,7 +44,7 @@ func clientOf(class index.ProxyClass, t ident.ResourceType) index.Client {
 
 // kindOfClient returns the kind of client that a class is of.
 func kindOfClient(class index.ProxyClass, t ident.ResourceType) index.Client {
-	return [...]index.Client{ident.CDS: class.CDS.Client, ident.EDS: class.EDS.Client, ident.LDS: class.LDS.Client, ident.RDS: class.RDS.Client}[t]
+	return [...]index.Client{ident.CDS: class.CDS.Client, ident.EDS: class.EDS.Client, ident.LDS: class.LDS.Client, ident.RDS: class.RDS.Client, ident.SDS: index.ClientRouter}[t]
 }
 
 // makePart makes a part. It closes, or leaves out, and reports the pieces that
@@ -148,6 +149,9 @@ func asIs(t ident.ResourceType, value []byte) *Encoded {
 func encode(k partKey, p piece.Piece, inputs []index.Input) (*Encoded, []problem.Diagnostic) {
 	if p.Message == nil {
 		return asIs(k.t, p.Value), nil
+	}
+	if p.Key != nil {
+		p.Message = p.Key.Named(p.Message.(*tlsv3.Secret))
 	}
 	e := encoded(k.t, p)
 	accepted := uint32(1) << k.client

@@ -5,11 +5,14 @@ import (
 	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
+	"fmt"
 	"slices"
 	"strings"
 	"sync/atomic"
 
+	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
 
 	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/mesh/xds/piece"
@@ -104,6 +107,31 @@ func (r *Resource) SlowWarm() bool {
 // Secrets reports whether a Cluster waits for secrets.
 func (r *Resource) Secrets() bool {
 	return r.Pieces.any(func(p *Encoded) bool { return p.Facts.Secrets })
+}
+
+// Key returns the private key that a Secret names, and that its client needs; nil:
+// none.
+func (r *Resource) Key() *piece.Key {
+	for p := range r.Pieces.All() {
+		if p.Facts.Key != nil {
+			return p.Facts.Key
+		}
+	}
+	return nil
+}
+
+// WithKey returns a Secret with its private key in PEM. It is the Same as r: what the
+// version says does not depend on who has the key.
+func (r *Resource) WithKey(pem []byte) (*Resource, error) {
+	var s tlsv3.Secret
+	if err := proto.Unmarshal(r.Value(), &s); err != nil {
+		return nil, fmt.Errorf("secret %s: %w", r.Name, err)
+	}
+	value, err := proto.MarshalOptions{Deterministic: true}.Marshal(piece.WithKey(&s, pem))
+	if err != nil {
+		return nil, fmt.Errorf("secret %s: %w", r.Name, err)
+	}
+	return newResource(ident.SDS, r.Name, r.Sum, PiecesOf(&Encoded{Value: value})), nil
 }
 
 // RefersTo reports whether a Listener or RouteConfiguration names a cluster.

@@ -226,7 +226,7 @@ func TestDiagnosticFilter(t *testing.T) {
 
 // A type without a table of its own is shown as a list of names.
 func TestTableOfUnknownType(t *testing.T) {
-	c := configType{Type: "SDS", Resources: []configResource{{Name: "certificate", message: &reportv1.Tick{}}}}
+	c := configType{Type: "ECDS", Resources: []configResource{{Name: "certificate", message: &reportv1.Tick{}}}}
 	rows := c.table(command.NewOutput(io.Discard, command.Table))
 	if len(rows.Head) != 1 || rows.Head[0] != "NAME" {
 		t.Errorf("head %v", rows.Head)

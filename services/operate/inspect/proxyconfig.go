@@ -150,7 +150,7 @@ func parseQuery(args []string, file string) (q configQuery, err error) {
 		return q, command.Usage("PROXY is missing: give its id, which `meshlog proxy-status` lists, or --node FILE")
 	}
 	if q.only = typeNamed(words[1]); q.only == nil && words[1] != "" {
-		return q, command.Usage("type %q: want clusters, endpoints, listeners or routes", words[1])
+		return q, command.Usage("type %q: want clusters, endpoints, listeners, routes or secrets", words[1])
 	}
 	return q, nil
 }
@@ -161,6 +161,7 @@ var typeNames = [ident.ResourceTypes][]string{
 	ident.EDS: {"eds", "endpoint", "endpoints", "clusterloadassignment", "clusterloadassignments"},
 	ident.LDS: {"lds", "listener", "listeners"},
 	ident.RDS: {"rds", "route", "routes", "routeconfiguration", "routeconfigurations"},
+	ident.SDS: {"sds", "secret", "secrets"},
 }
 
 // typeNamed returns the type with a common name; nil if there is none.

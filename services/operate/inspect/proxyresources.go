@@ -115,6 +115,7 @@ var lists = map[string]struct {
 	ident.EDS.String(): {[]string{"CLUSTER", "ENDPOINT", "LOCALITY", "WEIGHT", "HEALTH"}, endpointRows},
 	ident.LDS.String(): {[]string{"LISTENER", "ADDRESS", "MATCH", "DESTINATION"}, listenerRows},
 	ident.RDS.String(): {[]string{"ROUTES", "HOSTS", "MATCH", "DESTINATION"}, routeRows},
+	ident.SDS.String(): {[]string{"SECRET", "HOLDS", "FOR", "ENDS"}, secretRows},
 }
 
 // table lists resources: one in a line, or each endpoint and route of one.

@@ -46,8 +46,13 @@ func showProxies(views []proxyView, reports *bus.Reports, f proxyFilter, now tim
 // proxyTable shows each stream in a line, and the problems below the table.
 func proxyTable(views []proxyView, now time.Time, out *command.Output) {
 	t := command.Rows{Head: []string{"PROXY", "TYPE", "FRONTEND", "STREAM", "VERSION", "BEHIND"}}
+	var types []ident.ResourceType
 	for x := range ident.ResourceTypes {
-		t.Head = append(t.Head, x.String())
+		// Few proxies ask for secrets.
+		if x != ident.SDS || slices.ContainsFunc(views, func(v proxyView) bool { return v.index(x.URL()) >= 0 }) {
+			types = append(types, x)
+			t.Head = append(t.Head, x.String())
+		}
 	}
 	for _, v := range views {
 		behind := command.Cell{Text: v.Behind.String()}
@@ -55,7 +60,7 @@ func proxyTable(views []proxyView, now time.Time, out *command.Output) {
 			behind.Color = command.Yellow
 		}
 		row := []any{out.Cut(v.ID, 48), v.Type, out.Cut(v.Frontend, 24), v.Stream, v.Version, behind}
-		for x := range ident.ResourceTypes {
+		for _, x := range types {
 			row = append(row, v.cell(x.URL(), now))
 		}
 		t.Add(row...)
@@ -100,12 +105,19 @@ func summary(views []proxyView, head ident.Position) string {
 	return text + "."
 }
 
+// index returns the place of a type in Types; -1: the stream did not ask for it.
+func (v *proxyView) index(url string) int {
+	return slices.IndexFunc(v.Types, func(t typeView) bool { return t.TypeURL == url })
+}
+
 // cell shows one type of a stream.
 func (v *proxyView) cell(url string, now time.Time) command.Cell {
-	i := slices.IndexFunc(v.Types, func(t typeView) bool { return t.TypeURL == url })
+	i := v.index(url)
 	switch {
 	case i >= 0:
 		return v.Types[i].cell(now)
+	case url == ident.SDS.URL():
+		return command.Cell{Text: "-"} // most proxies need none
 	case strings.HasSuffix(v.Stream, "ADS"):
 		return command.Cell{Text: "NOT SENT", Color: command.Faint}
 	}

@@ -33,6 +33,8 @@ type Facts struct {
 	Secrets bool
 	// Clusters that a Listener or RouteConfiguration names. Sorted.
 	Clusters []string
+	// Key is the private key that a Secret names; nil: none.
+	Key *Key
 }
 
 // Inspect returns the facts of an encoded resource of type t.
@@ -78,6 +80,8 @@ func FactsOf(t ident.ResourceType, m proto.Message) Facts {
 		})
 		slices.Sort(f.Clusters)
 		f.Clusters = slices.Compact(f.Clusters)
+	case ident.SDS:
+		f.Key = keyOf(m.(*tlsv3.Secret))
 	}
 	return f
 }

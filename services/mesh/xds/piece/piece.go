@@ -44,6 +44,8 @@ type Piece struct {
 	// Value is the encoded message of a raw resource, served as it is; then
 	// Message is nil.
 	Value []byte
+	// Key is the private key that a Secret needs; nil: none.
+	Key *Key
 	// Partial pieces of one name, in the order of their parts, are one resource. A
 	// whole piece counts alone; of several the first wins.
 	Partial bool
