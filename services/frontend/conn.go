@@ -17,6 +17,7 @@ import (
 	"meshlog.dev/services/frontend/stream"
 	"meshlog.dev/services/mesh/index"
 	"meshlog.dev/services/mesh/proxy"
+	"meshlog.dev/services/mesh/xds"
 )
 
 // firstAnswersFor is how long a stream counts as being in its first responses
@@ -47,6 +48,7 @@ type conn struct {
 
 	turn   turn
 	behind atomic.Bool // the cache has another view
+	keys   atomic.Bool // a key that the stream has asked for has come, or is gone
 
 	// Owned by the goroutine that has the turn.
 	transmit func()   // c.send, made once
@@ -249,6 +251,7 @@ func (c *conn) config() stream.Config {
 	return stream.Config{
 		GRPC: c.proxy.GRPC, Delta: c.mode.delta, Only: c.mode.only, Names: c.server.names,
 		Linger: c.server.cfg.Limits.Linger, Past: c.client.Past(), Observe: c.observe,
+		Secret: func(r *xds.Resource) (*xds.Resource, stream.KeyState) { return c.server.secrets.of(c, r) },
 	}
 }
 

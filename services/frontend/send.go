@@ -16,6 +16,13 @@ func (c *conn) changed() {
 	c.wake()
 }
 
+// keysMoved notes that keys have come, or are gone, and wakes the stream. It does not
+// block.
+func (c *conn) keysMoved() {
+	c.keys.Store(true)
+	c.wake()
+}
+
 // wake makes a goroutine of its own send what is due.
 func (c *conn) wake() {
 	if c.turn.take() {
@@ -79,6 +86,9 @@ func (c *conn) next() bool {
 	}
 	if c.behind.Swap(false) {
 		c.state.Update(now, c.client.View())
+	}
+	if c.keys.Swap(false) {
+		c.state.KeysChanged()
 	}
 	r, ok := c.state.Next(now)
 	_ = c.payWaiting() // not more than before

@@ -73,6 +73,7 @@ type Server struct {
 	budget        *budget
 	metadata      *metadataTable
 	subscriptions *subscriptions
+	secrets       *secrets
 	opening       atomic.Int64 // streams that have sent no request yet
 	codec         codec
 	health        *health.Server
@@ -121,6 +122,7 @@ func New(cfg Config) (*Server, error) {
 		budget:        newBudget(),
 		metadata:      newMetadataTable(),
 		subscriptions: newSubscriptions(),
+		secrets:       newSecrets(cfg.Keys),
 		admission:     newAdmission(cfg.Limits),
 		health:        health.NewServer(),
 		codec:         codec,
@@ -155,6 +157,7 @@ func (s *Server) Run(ctx context.Context) error {
 	g.Go(func() error { return s.replica.Run(work, s.cfg.Chain) })
 	g.Go(func() error { return s.tracer.run(work) })
 	g.Go(func() error { s.sweep(work); return nil })
+	g.Go(func() error { return s.secrets.run(work) })
 	for _, l := range s.acceptor.listeners {
 		g.Go(func() error {
 			if err := server.Serve(l); err != nil && !s.acceptor.isClosed() {
@@ -373,6 +376,7 @@ func (s *Server) unregister(c *conn) {
 	s.mu.Lock()
 	delete(s.conns, c)
 	s.mu.Unlock()
+	s.secrets.leave(c)
 	s.cfg.Metrics.age.Observe(time.Since(c.since).Seconds())
 	s.cfg.OnChange(false)
 }
@@ -411,6 +415,9 @@ func (s *Server) Following() error { return s.replica.Following() }
 // but clients which reconnect with it are recognised.
 func (s *Server) updateCache(st *replica.State, changed []index.Input) {
 	s.cache.Update(st.Version(), timeOf(st.Manifest.GetPublishTime()), st.PushContext, changed)
+	if s.cfg.Keys != nil {
+		s.secrets.keep(s.cache.Keys())
+	}
 }
 
 // serveState serves a version.

@@ -12,6 +12,7 @@ import (
 	"meshlog.dev/services/mesh/proxy"
 	"meshlog.dev/services/mesh/world"
 	"meshlog.dev/services/mesh/xds"
+	"meshlog.dev/services/mesh/xds/piece"
 )
 
 // Cache encodes the resources of each class in use once, and shares them
@@ -363,6 +364,24 @@ func (c *Cache) Sets() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return len(c.entries)
+}
+
+// Keys returns the private keys that the Secrets of the served version name.
+func (c *Cache) Keys() map[piece.Key]bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	named := make(map[piece.Key]bool)
+	for k, e := range c.entries {
+		if k.t != ident.SDS {
+			continue
+		}
+		for _, r := range e.set().Resources {
+			if key := r.Key(); key != nil {
+				named[*key] = true
+			}
+		}
+	}
+	return named
 }
 
 // Parts returns how many parts of resources are kept, shared by all classes. It

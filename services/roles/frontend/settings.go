@@ -52,7 +52,7 @@ func (s *Settings) Flags(fs *pflag.FlagSet) {
 		"Raise it if more proxies share an address: behind NAT, or behind a load balancer that does not keep their addresses")
 	fs.IntVar(&l.StreamsPerIdentity, "streams-per-identity", l.StreamsPerIdentity, "streams that the clients with one identity in their certificates may have; 0: no limit. "+
 		"Raise it if a service account has more pods at one frontend")
-	fs.IntVar(&l.Classes, "classes", l.Classes, "classes of proxies for which resources are kept, counted for each of the four types; proxies that would need more are refused, those of one address or identity above a tenth; 0: no limit. "+
+	fs.IntVar(&l.Classes, "classes", l.Classes, "classes of proxies for which resources are kept, counted for each of the five types; proxies that would need more are refused, those of one address or identity above a tenth; 0: no limit. "+
 		"Raise it if meshlog_frontend_resident_classes comes near it and the proxies are yours")
 	fs.IntVar(&l.FirstAnswers, "first-answers", l.FirstAnswers, "new streams in their first responses at a time; more wait, or are refused and retry. "+
 		"If higher, a change reaches connected proxies later when many connect at once")

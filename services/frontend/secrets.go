@@ -1,0 +1,160 @@
+package frontend
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"sync"
+
+	"meshlog.dev/services/frontend/keys"
+	"meshlog.dev/services/frontend/stream"
+	"meshlog.dev/services/mesh/xds"
+	"meshlog.dev/services/mesh/xds/piece"
+)
+
+// secrets puts private keys into the Secrets that streams send. A key is asked for when
+// a proxy whose class has the Secret names it, and dropped when no served version names
+// it any more (KEY-8).
+type secrets struct {
+	store *keys.Store   // nil: no Secret has a key
+	poke  chan struct{} // asked has changed
+
+	mu    sync.Mutex
+	asked map[keys.Key]*askedKey
+	// whole are Secrets with their keys, for all streams.
+	whole map[xds.Sum]wholeSecret
+}
+
+// askedKey is a key that streams have asked for.
+type askedKey struct {
+	wanted bool // the store knows
+	by     map[*conn]struct{}
+}
+
+type wholeSecret struct {
+	key      keys.Key
+	resource *xds.Resource
+}
+
+func newSecrets(store *keys.Store) *secrets {
+	return &secrets{
+		store: store, poke: make(chan struct{}, 1),
+		asked: make(map[keys.Key]*askedKey), whole: make(map[xds.Sum]wholeSecret),
+	}
+}
+
+func keyOf(k *piece.Key) keys.Key {
+	return keys.Key{Shard: k.Object.Shard(), Namespace: k.Object.Namespace, Name: k.Object.Name, Field: k.Field, Sum: k.Sum}
+}
+
+// of returns a Secret with its key, and where the key is. The stream is woken when that
+// changes.
+func (s *secrets) of(c *conn, r *xds.Resource) (*xds.Resource, stream.KeyState) {
+	if s.store == nil {
+		return nil, stream.KeyGone
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if w, ok := s.whole[r.Sum]; ok {
+		return w.resource, stream.KeyHere
+	}
+	k := keyOf(r.Key())
+	a := s.asked[k]
+	if a == nil {
+		a = &askedKey{by: make(map[*conn]struct{})}
+		s.asked[k] = a
+		s.wake()
+	}
+	a.by[c] = struct{}{}
+	pem, state := s.store.Get(k)
+	defer clear(pem)
+	switch {
+	case state == keys.Here:
+		whole, err := r.WithKey(pem)
+		if err != nil {
+			return nil, stream.KeyGone // the version has a Secret that this build cannot read
+		}
+		s.whole[r.Sum] = wholeSecret{k, whole}
+		return whole, stream.KeyHere
+	case state == keys.Coming, !a.wanted:
+		return nil, stream.KeyComing
+	}
+	return nil, stream.KeyGone
+}
+
+// wake makes run look at asked.
+func (s *secrets) wake() {
+	select {
+	case s.poke <- struct{}{}:
+	default:
+	}
+}
+
+// run tells the store which keys are wanted, until ctx is done.
+func (s *secrets) run(ctx context.Context) error {
+	for s.store != nil {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-s.poke:
+		}
+		s.mu.Lock()
+		wanted := slices.Collect(maps.Keys(s.asked))
+		s.mu.Unlock()
+		s.store.Want(wanted)
+		var conns []*conn
+		s.mu.Lock()
+		for _, k := range wanted {
+			if a := s.asked[k]; a != nil && !a.wanted {
+				a.wanted = true
+				conns = slices.AppendSeq(conns, maps.Keys(a.by))
+			}
+		}
+		s.mu.Unlock()
+		for _, c := range conns {
+			c.keysMoved()
+		}
+	}
+	return nil
+}
+
+// changed wakes the streams that have asked for a key.
+func (s *secrets) changed(k keys.Key) {
+	s.mu.Lock()
+	var conns []*conn
+	if a := s.asked[k]; a != nil {
+		conns = slices.Collect(maps.Keys(a.by))
+	}
+	s.mu.Unlock()
+	for _, c := range conns {
+		c.keysMoved()
+	}
+}
+
+// keep forgets all keys but those that are named now.
+func (s *secrets) keep(all map[piece.Key]bool) {
+	named := make(map[keys.Key]bool, len(all))
+	for k := range all {
+		named[keyOf(&k)] = true
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	before := len(s.asked)
+	maps.DeleteFunc(s.asked, func(k keys.Key, _ *askedKey) bool { return !named[k] })
+	maps.DeleteFunc(s.whole, func(_ xds.Sum, w wholeSecret) bool { return !named[w.key] })
+	if len(s.asked) != before {
+		s.wake()
+	}
+}
+
+// leave forgets a stream.
+func (s *secrets) leave(c *conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, a := range s.asked {
+		delete(a.by, c)
+	}
+}
+
+// KeyChanged tells the Server that a key has come to its store, or is known to be gone.
+func (s *Server) KeyChanged(k keys.Key) { s.secrets.changed(k) }

@@ -1,0 +1,54 @@
+package index_test
+
+import (
+	"testing"
+
+	meshconfig "istio.io/api/mesh/v1alpha1"
+	networking "istio.io/api/networking/v1alpha3"
+
+	"meshlog.dev/services/mesh/index"
+	. "meshlog.dev/services/mesh/meshtest"
+	"meshlog.dev/services/mesh/proxy"
+)
+
+// Only a router that has shown an identity of the mesh is served the secrets of its
+// Gateways (SDS-4).
+func TestSecretsOfClass(t *testing.T) {
+	gateway := Object("Gateway", "edge", "gw", &networking.Gateway{Selector: map[string]string{"app": "edge"}})
+	mesh := Object("MeshConfig", "", "default", &meshconfig.MeshConfig{TrustDomain: "td1", TrustDomainAliases: []string{"old"}})
+	router := proxy.Proxy{Type: proxy.Router, Namespace: "edge", Labels: map[string]string{"app": "edge"}}
+	identity := func(domain string) proxy.Identity {
+		return proxy.Identity{TrustDomain: domain, Namespace: "edge", ServiceAccount: "edge"}
+	}
+	for _, test := range []struct {
+		name   string
+		change func(*proxy.Proxy)
+		want   bool
+	}{
+		{"of the mesh", func(p *proxy.Proxy) { p.Identity = identity("td1") }, true},
+		{"of an alias", func(p *proxy.Proxy) { p.Identity = identity("old") }, true},
+		{"none", func(*proxy.Proxy) {}, false},
+		{"of another trust domain", func(p *proxy.Proxy) { p.Identity = identity("cluster.local") }, false},
+		{"a sidecar", func(p *proxy.Proxy) { p.Identity, p.Type = identity("td1"), proxy.Sidecar }, false},
+		{"a gRPC client", func(p *proxy.Proxy) { p.Identity, p.GRPC = identity("td1"), true }, false},
+		{"without the Gateway's labels", func(p *proxy.Proxy) { p.Identity, p.Labels = identity("td1"), nil }, false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			p := router
+			test.change(&p)
+			pc := PushContext(t, gateway, mesh)
+			if got := index.Classify(pc, &p).SDS; (got.Gateways != "") != test.want {
+				t.Errorf("the class of its secrets is %+v", got)
+			}
+		})
+	}
+	// A change of the trust domain reaches proxies that are connected.
+	before := PushContext(t, gateway, mesh)
+	other := Object("MeshConfig", "", "default", &meshconfig.MeshConfig{TrustDomain: "td2"})
+	after, _ := before.Next(World(t, gateway, other), nil)
+	p := router
+	p.Identity = identity("td1")
+	if got := index.Classify(after, &p).SDS; got.Proven || before.SameClasses(after) {
+		t.Errorf("after another trust domain the class is %+v", got)
+	}
+}
