@@ -89,7 +89,7 @@ func Reference(s Source, o Options) (*registryv1.SecretReference, error) {
 	ref := &registryv1.SecretReference{Type: s.Type, Fields: map[string][]byte{}}
 	for _, field := range fields {
 		if has(field) {
-			ref.Fields[field] = sum(s, field, o.Key)
+			ref.Fields[field] = Sum(s, field, o.Key)
 		}
 	}
 	for _, field := range []string{n.chain, n.ca, n.crl, n.staple} {
@@ -142,9 +142,9 @@ func publicSize(ref *registryv1.SecretReference) int {
 	return len(ref.GetCertificateChain()) + len(ref.GetCaBundle()) + len(ref.GetCrl()) + len(ref.GetOcspStaple())
 }
 
-// sum returns the HMAC of a field, which depends on the object: equal keys of two
-// Secrets do not look equal.
-func sum(s Source, field string, key []byte) []byte {
+// Sum returns the HMAC of a field, as references have it; nil without a key. It depends
+// on the object: equal private keys of two Secrets do not look equal.
+func Sum(s Source, field string, key []byte) []byte {
 	if len(key) == 0 {
 		return nil
 	}
