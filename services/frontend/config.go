@@ -9,6 +9,7 @@ import (
 	"net"
 	"time"
 
+	"meshlog.dev/services/frontend/keys"
 	"meshlog.dev/services/internal/tracing"
 	"meshlog.dev/store"
 )
@@ -34,6 +35,9 @@ type Config struct {
 	// Away returns since when the version chain cannot be followed, and why, for
 	// reports; no error: it can. nil: that is not known.
 	Away func() (since time.Time, err error)
+	// Keys are the private keys that the frontend may serve; nil: none. The caller runs
+	// it beside the frontend.
+	Keys *keys.Store
 	// Listeners take xDS over gRPC, TLSListeners over TLS as TLS says. At least
 	// one is needed. If TLS asks for client certificates, a client may only use
 	// the namespace and service account in its certificate.
