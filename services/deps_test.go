@@ -133,7 +133,19 @@ var laws = []law{
 			module + "watcher/...", module + "builder/...", module + "mesh/fold", module + "internal/bus", module + "roles/...", module + "operate/...",
 			"meshlog.dev/events/...", "github.com/nats-io/...", "go.etcd.io/...",
 		},
-		reason: "the snapshot is the only way out: a frontend serves what was published, whichever process made it",
+		but:    []string{"github.com/nats-io/nkeys/..."},
+		reason: "the snapshot is the only way out: a frontend serves what was published, whichever process made it; nkeys has the ciphers of requests for private keys, and no client",
+	},
+	{
+		of:     []string{module + "frontend/keys"},
+		never:  []string{module + "frontend", "google.golang.org/grpc/...", "net/http"},
+		direct: true,
+		reason: "what keeps private keys talks to no network and knows no proxy: the server asks it for a key, and decides which proxy gets it",
+	},
+	{
+		of:     []string{module + "roles/frontend", module + "cmd/frontend"},
+		never:  []string{module + "watcher/...", module + "roles/watcher", module + "roles/kube"},
+		reason: "a frontend asks watchers for private keys, and cannot read the sources that have them (KEY-3)",
 	},
 	{
 		of: []string{module + "watcher/..."},

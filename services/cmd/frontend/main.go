@@ -19,13 +19,15 @@ import (
 type settings struct {
 	process.Bus // without a URL the frontend serves the versions in its file
 	frontend.Settings
-	Data string // holds frontend/versions.db; each frontend has its own
+	Exchange frontend.KeyExchange
+	Data     string // holds frontend/versions.db; each frontend has its own
 }
 
 func (s *settings) Flags(fs *pflag.FlagSet) {
 	s.Bus.Flags(fs)
 	fs.StringVar(&s.Data, "data", "", "data `directory` of this frontend alone, created if it is missing. The frontend serves from it while all other processes are down: keep it over restarts")
 	s.Settings.Flags(fs)
+	s.Exchange.Flags(fs)
 }
 
 func (s *settings) Check() error {
@@ -33,7 +35,7 @@ func (s *settings) Check() error {
 	if s.URL != "" || s.ID == "" { // without a bus only the file matters
 		bus = s.Bus.Check()
 	}
-	return errors.Join(bus, process.CheckData(s.Data), s.Settings.Check())
+	return errors.Join(bus, process.CheckData(s.Data), s.Settings.Check(), s.Exchange.Check())
 }
 
 func main() { os.Exit(process.Main(command())) }
@@ -45,13 +47,17 @@ func command() *cobra.Command {
 		Long:    "Serve Envoys from a replica of the published versions. Without --bus the replica does not change.",
 		Example: "  frontend --bus nats://127.0.0.1:4222 --bus-nkey auth/frontend.nk --data /var/lib/meshlog/frontend-1 --id frontend-1",
 		Verify: func(context.Context, io.Writer) error {
-			return errors.Join(s.Bus.Verify(), process.VerifyData(s.Data), s.Settings.Verify())
+			return errors.Join(s.Bus.Verify(), process.VerifyData(s.Data), s.Settings.Verify(), s.Exchange.Verify())
 		},
 		Run: func(ctx context.Context, p *process.Process) error { return run(ctx, p, s) },
 	})
 }
 
 func run(ctx context.Context, p *process.Process, s *settings) error {
+	keys, err := s.Exchange.Keys(&s.Settings)
+	if err != nil {
+		return err
+	}
 	ports, err := s.Open()
 	if err != nil {
 		return err
@@ -60,6 +66,6 @@ func run(ctx context.Context, p *process.Process, s *settings) error {
 	p.Log.Info("listening", append(ports.Attrs(), "data", s.Data, "bus", process.Redacted(s.URL))...)
 	return frontend.Run(ctx, frontend.Options{
 		Domain: s.Domain, ID: s.ID, Data: s.Data, Ports: ports,
-		Connect: s.Connect(bus.Frontend(), p), Limits: s.Limits, Process: p,
+		Connect: s.Connect(bus.Frontend(), p), Keys: keys, Limits: s.Limits, Process: p,
 	})
 }

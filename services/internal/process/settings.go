@@ -254,6 +254,23 @@ func CheckConfig(dir string) error {
 	return nil
 }
 
+// minSecretKey is the minimum length of the key in --secret-key-file, in bytes.
+const minSecretKey = 16
+
+// ReadSecretKey returns the key of the HMACs in the file of --secret-key-file: its content
+// without the whitespace around it.
+func ReadSecretKey(path string) ([]byte, error) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return nil, Invalid("secret-key-file", "%w", err)
+	}
+	key := bytes.TrimSpace(b)
+	if len(key) < minSecretKey {
+		return nil, Invalid("secret-key-file", "has %d bytes, want at least %d; create one with: openssl rand -base64 32", len(key), minSecretKey)
+	}
+	return key, nil
+}
+
 // CheckData checks that --data is set.
 func CheckData(dir string) error {
 	if dir == "" {
@@ -265,6 +282,10 @@ func CheckData(dir string) error {
 // VersionsFile returns the file with the versions of a role, "builder" or
 // "frontend", in a data directory.
 func VersionsFile(data, role string) string { return filepath.Join(data, role, "versions.db") }
+
+// KeysDir returns the directory with the sealed private keys of a frontend, in a data
+// directory.
+func KeysDir(data string) string { return filepath.Join(data, "keys") }
 
 // VerifyData checks that the process can write to a data directory or create it,
 // without creating it.

@@ -8,6 +8,7 @@ import (
 
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
 	"meshlog.dev/services/frontend"
+	"meshlog.dev/services/internal/audit"
 	"meshlog.dev/services/internal/bus"
 	"meshlog.dev/services/internal/process"
 	"meshlog.dev/store"
@@ -38,9 +39,16 @@ func (o *Options) connectBus(ctx context.Context, log *slog.Logger, link *busLin
 		return server.Report()
 	})
 	link.reporter.Store(reporter)
+	records, err := audit.NewWriter(nc, audit.WriterOptions{Domain: o.Domain, Role: bus.Frontend(), Process: o.ID, Log: log})
+	if err != nil {
+		return err
+	}
+	link.audit.open(records)
+	link.fleet.Store(fleet)
 	link.open(nc, feed)
 	return process.RunStages(ctx, process.Stage{
 		reporter.Run,
+		records.Run,
 		func(ctx context.Context) error { return fleet.ServeProxies(ctx, o.ID, server.Proxy) },
 		// Ticks of the leader tell the head, in case a message was lost, and what
 		// proxies of other frontends reject.
@@ -61,6 +69,8 @@ type busLink struct {
 	ready    chan struct{} // closed once nc and Feed are set
 	nc       *bus.Conn
 	reporter atomic.Pointer[bus.Reporter] // nil: none yet; a new one reports everything
+	fleet    atomic.Pointer[bus.Fleet]    // nil: none yet
+	audit    records
 	foreign  *foreign
 	*natsfeed.Feed
 }

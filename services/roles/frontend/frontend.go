@@ -31,6 +31,9 @@ type Options struct {
 	// Connect blocks until the bus is connected; the frontend serves meanwhile.
 	// nil: no bus, the frontend serves what its file has.
 	Connect func(context.Context) (*bus.Conn, error)
+	// Keys say how the frontend gets private keys; without them it has none but those
+	// in sealed files.
+	Keys Keys
 	// Limits are frontend.DefaultLimits if they are zero.
 	Limits  frontend.Limits
 	Process *process.Process
@@ -69,7 +72,9 @@ func Run(ctx context.Context, o Options) error {
 	if config.Limits == (frontend.Limits{}) {
 		config.Limits = frontend.DefaultLimits()
 	}
-	var beside process.Stage
+	store := o.keyStore(log, link)
+	config.Keys = store
+	beside := process.Stage{store.Run}
 	if certs := o.Ports.Certificates; certs != nil {
 		config.TLS = certs.Config()
 		if len(o.Ports.Plain) > 0 {
@@ -95,5 +100,6 @@ func Run(ctx context.Context, o Options) error {
 	o.Process.Admin.Ready("frontend", server.Ready)
 	o.Process.Admin.Report("frontend", func() any { return server.Report() })
 	addPages(o.Process.Admin, server)
+	reportKeys(o.Process.Admin, store)
 	return process.RunStages(ctx, process.Stage{server.Run}, beside)
 }

@@ -14,6 +14,7 @@ import (
 	"meshlog.dev/services/frontend"
 	"meshlog.dev/services/internal/certificates"
 	"meshlog.dev/services/internal/process"
+	"meshlog.dev/services/internal/seal"
 )
 
 // Settings are the addresses, certificates and limits of a frontend.
@@ -21,7 +22,9 @@ type Settings struct {
 	Listen    string // without TLS; empty: none. The default counts only without TLS
 	TLSListen string // with TLS, if TLS has a certificate
 	TLS       certificates.Files
-	Limits    frontend.Limits
+	// SealKeyFile has the key of the sealed files; empty: private keys are in memory only.
+	SealKeyFile string
+	Limits      frontend.Limits
 
 	// flags are of the commands that have the settings: a process has several. None:
 	// the fields were set otherwise.
@@ -45,6 +48,8 @@ func (s *Settings) Flags(fs *pflag.FlagSet) {
 	fs.StringVar(&s.TLS.Key, "tls-key", s.TLS.Key, "PEM `file` with the key of --tls-cert")
 	fs.StringVar(&s.TLS.ClientCA, "tls-client-ca", s.TLS.ClientCA, "PEM `file` with the CAs that sign proxies' certificates, read again when it changes. "+
 		"Give it to let in, over TLS, only proxies with such a certificate; a proxy whose certificate has an Istio identity (spiffe://TRUST-DOMAIN/ns/NAMESPACE/sa/ACCOUNT) must be in that namespace and account")
+	fs.StringVar(&s.SealKeyFile, "seal-key-file", s.SealKeyFile, "`file` with 32 random bytes or more, which must not be on the disk of --data: a systemd credential, a secret of a TPM, a mounted Secret. Read at the start. "+
+		"Set it so that the frontend keeps private keys in sealed files, in DATA/keys, and has them after a restart while all other processes are down; without it they are in memory only")
 	l := &s.Limits
 	fs.IntVar(&l.StreamsPerSecond, "streams-per-second", l.StreamsPerSecond, "new streams that begin in a second, and at once; more wait, or are refused and retry. "+
 		"Lower it to keep processor time for connected proxies when many connect at once")
@@ -116,17 +121,30 @@ func (s *Settings) Check() error {
 
 // Verify returns an error if the files that the settings name cannot be used.
 func (s *Settings) Verify() error {
+	_, sealed := s.SealKey()
 	if s.TLS.Cert == "" {
-		return nil
+		return sealed
 	}
 	certs, err := certificates.Load(s.TLS)
 	if err == nil {
 		err = certs.Trouble()
 	}
 	if err != nil {
-		return process.Invalid("tls-cert", "%w", err)
+		err = process.Invalid("tls-cert", "%w", err)
 	}
-	return nil
+	return errors.Join(err, sealed)
+}
+
+// SealKey reads the key of the sealed files; nil: none is set.
+func (s *Settings) SealKey() (*seal.Key, error) {
+	if s.SealKeyFile == "" {
+		return nil, nil
+	}
+	k, err := seal.ReadKey(s.SealKeyFile)
+	if err != nil {
+		return nil, process.Invalid("seal-key-file", "%w", err)
+	}
+	return k, nil
 }
 
 // Open listens on the addresses. The caller closes the ports.

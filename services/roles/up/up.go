@@ -43,8 +43,8 @@ type Settings struct {
 	// other credentials.
 	Kube kube.Settings
 	// Data is the data directory, created if it is missing: nats/ is the bus,
-	// builder/ and frontend/ hold a file each, bus has the address of the bus, auth/
-	// the keys of its users.
+	// builder/ and frontend/ hold a file each, keys/ the sealed private keys, bus has
+	// the address of the bus, auth/ the keys of its users.
 	Data string
 	// BusListen is the address of the bus, for the command line and for separate
 	// processes; port 0 takes a free one.
@@ -173,7 +173,11 @@ func Run(ctx context.Context, p *process.Process, s *Settings) error {
 		}
 	}
 
-	sources, err := s.sources(p, connect)
+	sources, keepers, err := s.sources(p, connect)
+	if err != nil {
+		return err
+	}
+	keys, err := s.keys(keepers)
 	if err != nil {
 		return err
 	}
@@ -185,7 +189,7 @@ func Run(ctx context.Context, p *process.Process, s *Settings) error {
 		process.Stage{func(ctx context.Context) error {
 			return frontend.Run(ctx, frontend.Options{
 				Domain: process.DefaultDomain, ID: id, Data: s.Data, Ports: ports,
-				Connect: connect(bus.Frontend(), "frontend"), Limits: s.Frontend.Limits, Process: p,
+				Connect: connect(bus.Frontend(), "frontend"), Keys: keys, Limits: s.Frontend.Limits, Process: p,
 			})
 		}},
 		// log -> builder -> version chain. The leader, and the only one.
@@ -203,9 +207,26 @@ func Run(ctx context.Context, p *process.Process, s *Settings) error {
 // connector connects to the bus in a role, under a name.
 type connector func(role bus.Role, name string) func(context.Context) (*bus.Conn, error)
 
-// sources returns the watchers of the directory, the cluster and the policy.
-func (s *Settings) sources(p *process.Process, connect connector) (process.Stage, error) {
-	var all process.Stage
+// keys returns how the frontend gets private keys: from watchers of this process by a
+// function call (KEY-7), and from those of others over the bus.
+func (s *Settings) keys(keepers map[ident.Shard]frontend.Ask) (frontend.Keys, error) {
+	secrets, err := s.Kube.Secrets.Options()
+	if err != nil {
+		return frontend.Keys{}, err
+	}
+	sealed, err := s.Frontend.SealKey()
+	return frontend.Keys{Ring: s.ring(bus.Frontend()), Keepers: keepers, Sums: secrets.Key, Seal: sealed}, err
+}
+
+// ring returns the files of the key exchange of a role, which the bus writes.
+func (s *Settings) ring(r bus.Role) keyring.Ring {
+	name, _ := r.ExchangeKeyName()
+	return keyring.Ring{File: filepath.Join(s.Data, "auth", name)}
+}
+
+// sources returns the watchers of the directory, the cluster and the policy, and those of
+// them that give private keys.
+func (s *Settings) sources(p *process.Process, connect connector) (all process.Stage, keepers map[ident.Shard]frontend.Ask, err error) {
 	var required []*configv1.RequiredSource
 	connectAs := func(shard ident.Shard) func(context.Context) (*bus.Conn, error) {
 		return connect(bus.Watcher(shard), "watcher "+shard.String())
@@ -224,12 +245,14 @@ func (s *Settings) sources(p *process.Process, connect connector) (process.Stage
 		required = append(required, &configv1.RequiredSource{Source: fileShard.Source, Instance: fileShard.Instance, AcceptPartial: true})
 		files, err := s.Directories.Watcher(s.Kube.Secrets)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
-		name, _ := bus.Watcher(fileShard).ExchangeKeyName()
-		keys, err := s.Directories.Keys(s.Kube.Secrets, files, keyring.Ring{File: filepath.Join(s.Data, "auth", name)})
+		keys, err := s.Directories.Keys(s.Kube.Secrets, files, s.ring(bus.Watcher(fileShard)))
 		if err != nil {
-			return nil, err
+			return nil, nil, err
+		}
+		if keys != nil {
+			keepers = map[ident.Shard]frontend.Ask{fileShard: keys.Ask}
 		}
 		watch(fileShard, files, keys)
 	}
@@ -242,10 +265,10 @@ func (s *Settings) sources(p *process.Process, connect connector) (process.Stage
 	}
 	policy, err := newPolicySource(append(required, &configv1.RequiredSource{Source: ownShard.Source, Instance: ownShard.Instance})...)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	watch(ownShard, policy, nil)
-	return all, nil
+	return all, keepers, nil
 }
 
 // free returns an error if another process listens on addr.

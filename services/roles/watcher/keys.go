@@ -2,11 +2,13 @@ package watcher
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
 	"strings"
+	"sync/atomic"
 
 	"meshlog.dev/proto/ident"
 	auditv1 "meshlog.dev/proto/meshlog/audit/v1"
@@ -24,6 +26,27 @@ import (
 type Keys struct {
 	Ring   keyring.Ring
 	Keeper keeper.Keeper
+
+	running atomic.Pointer[answering] // nil before the watcher has started
+}
+
+// errNotStarted says that a watcher of this process cannot answer yet.
+var errNotStarted = errors.New("the watcher of the shard has not started yet")
+
+// Ask answers a frontend of the same process: the request is a function call, so it is not
+// sealed (KEY-3). The caller wipes the answer.
+func (k *Keys) Ask(ctx context.Context, w keyexchange.Want) (*keyexchange.Answer, error) {
+	a := k.running.Load()
+	if a == nil {
+		return nil, errNotStarted
+	}
+	if w.Shard != a.shard {
+		return nil, fmt.Errorf("request for a key: is for %s, and this is the watcher of %s", w.Shard, a.shard)
+	}
+	var answer keyexchange.Answer
+	answer.Outcome, answer.Fields, answer.Reason = k.Keeper.Answer(ctx, w.Namespace, w.Name, w.Sums)
+	a.record(w, requester{name: "of the same process", proof: "process"}, &answer)
+	return &answer, nil
 }
 
 // stage returns what answers for a shard and writes the audit; nothing without k.
@@ -36,6 +59,7 @@ func (k *Keys) stage(nc *bus.Conn, fleet *bus.Fleet, o Options, log *slog.Logger
 		return nil, err
 	}
 	a := &answering{keys: k, shard: o.Shard, audit: w, log: loglimit.New(log, 10)}
+	k.running.Store(a)
 	return process.Stage{
 		w.Run,
 		func(ctx context.Context) error { return fleet.ServeKeys(ctx, o.Shard, a.answer) },
@@ -90,12 +114,15 @@ func (a *answering) sealed(ctx context.Context, request []byte) ([]byte, error) 
 			return nil, err
 		}
 	}
-	a.record(asked, &answer)
+	a.record(asked.Want, requester{name: asked.Sender, proof: "xkey"}, &answer)
 	return sealed, nil
 }
 
+// requester is a frontend, and how it proved that it is one.
+type requester struct{ name, proof string }
+
 // record writes a log line, and a record of the audit for each wanted field (KEY-13).
-func (a *answering) record(asked *keyexchange.Asked, answer *keyexchange.Answer) {
+func (a *answering) record(w keyexchange.Want, from requester, answer *keyexchange.Answer) {
 	action, outcome := auditv1.Action_ACTION_KEY_REFUSED, outcomeName(answer.Outcome)
 	if answer.Outcome == keyv1.Outcome_OUTCOME_GIVEN {
 		action = auditv1.Action_ACTION_KEY_GIVEN
@@ -104,12 +131,12 @@ func (a *answering) record(asked *keyexchange.Asked, answer *keyexchange.Answer)
 	if reason != "" {
 		reason = outcome + ": " + reason
 	}
-	object := fmt.Sprintf("Secret %s/%s (%s)", asked.Namespace, asked.Name, a.shard)
-	a.log.Info("answered a request for a key", "object", object, "fields", slices.Sorted(maps.Keys(asked.Sums)), "frontend", asked.Sender, "outcome", outcome, "reason", answer.Reason)
-	for _, field := range slices.Sorted(maps.Keys(asked.Sums)) {
+	object := fmt.Sprintf("Secret %s/%s (%s)", w.Namespace, w.Name, a.shard)
+	a.log.Info("answered a request for a key", "object", object, "fields", slices.Sorted(maps.Keys(w.Sums)), "frontend", from.name, "outcome", outcome, "reason", answer.Reason)
+	for _, field := range slices.Sorted(maps.Keys(w.Sums)) {
 		a.audit.Write(&auditv1.Record{
-			Action: action, Object: object, Name: field, Digest: asked.Sums[field], Reason: reason,
-			Authenticator: "xkey", Facts: []string{"frontend " + asked.Sender},
+			Action: action, Object: object, Name: field, Digest: w.Sums[field], Reason: reason,
+			Authenticator: from.proof, Facts: []string{"frontend " + from.name},
 		})
 	}
 }

@@ -129,6 +129,24 @@ func TestKeys(t *testing.T) {
 		t.Errorf("a key that others may read: %s, %d bytes, %q", outcome, len(got), reason)
 	}
 
+	// A frontend of the same process asks by a function call, with the same answers (KEY-3).
+	if a, err := keys.Ask(t.Context(), want("web")); err != nil || a.Outcome != keyv1.Outcome_OUTCOME_REFUSED || len(a.Fields) != 0 {
+		t.Errorf("a key that others may read, by a call: %v, %v", a, err)
+	}
+	must(t, os.Chmod(filepath.Join(web, "tls.key"), 0o600))
+	if a, err := keys.Ask(t.Context(), old); err != nil || a.Outcome != keyv1.Outcome_OUTCOME_CHANGED || len(a.Fields) != 0 {
+		t.Errorf("an old HMAC, by a call: %v, %v", a, err)
+	}
+	if a, err := keys.Ask(t.Context(), want("web")); err != nil || a.Outcome != keyv1.Outcome_OUTCOME_GIVEN || string(a.Fields["tls.key"]) != key {
+		t.Errorf("by a call: %v, %v", a.Outcome, err)
+	}
+	if _, err := keys.Ask(t.Context(), keyexchange.Want{Shard: ident.Shard{Source: "file", Instance: "other"}}); err == nil {
+		t.Error("the watcher answers for another shard")
+	}
+	if _, err := new(Keys).Ask(t.Context(), want("web")); !errors.Is(err, errNotStarted) {
+		t.Errorf("before the watcher has started: %v", err)
+	}
+
 	// A frontend that is not in the list is not answered, and is told why.
 	name := ring(bus.Frontend()).File
 	must(t, os.Remove(name))
@@ -141,8 +159,8 @@ func TestKeys(t *testing.T) {
 	reader, err := audit.NewReader(connect(bus.Operator()), "mesh")
 	must(t, err)
 	var all []audit.Entry
-	for deadline := time.Now().Add(time.Minute); len(all) < 6 && time.Now().Before(deadline); {
-		all, _, err = reader.Newest(t.Context(), 10)
+	for deadline := time.Now().Add(time.Minute); len(all) < 9 && time.Now().Before(deadline); {
+		all, _, err = reader.Newest(t.Context(), 20)
 		must(t, err)
 	}
 	given := 0
@@ -152,7 +170,7 @@ func TestKeys(t *testing.T) {
 			given++
 		}
 	}
-	if len(all) != 6 || given != 2 {
+	if len(all) != 9 || given != 3 {
 		t.Errorf("the audit has %d answers, %d of them with a key", len(all), given)
 	}
 }

@@ -1,9 +1,6 @@
 package watcher
 
 import (
-	"bytes"
-	"os"
-
 	"github.com/spf13/pflag"
 
 	"meshlog.dev/services/internal/process"
@@ -27,9 +24,6 @@ func (s *Secrets) Flags(fs *pflag.FlagSet) {
 		"Set it to false if no reader of the log may see them; the log then has HMACs only")
 }
 
-// minKey is the minimum length of the key, in bytes.
-const minKey = 16
-
 // Options reads the key file and returns what references reveal; they have no key if
 // no file is set.
 func (s *Secrets) Options() (credential.Options, error) {
@@ -37,12 +31,7 @@ func (s *Secrets) Options() (credential.Options, error) {
 	if s.KeyFile == "" {
 		return o, nil
 	}
-	b, err := os.ReadFile(s.KeyFile)
-	if err != nil {
-		return o, process.Invalid("secret-key-file", "%w", err)
-	}
-	if o.Key = bytes.TrimSpace(b); len(o.Key) < minKey {
-		return o, process.Invalid("secret-key-file", "has %d bytes, want at least %d; create one with: openssl rand -base64 32", len(o.Key), minKey)
-	}
-	return o, nil
+	var err error
+	o.Key, err = process.ReadSecretKey(s.KeyFile)
+	return o, err
 }
