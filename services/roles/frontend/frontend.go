@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 
 	"meshlog.dev/services/frontend"
+	"meshlog.dev/services/frontend/keys"
 	"meshlog.dev/services/internal/bus"
 	"meshlog.dev/services/internal/process"
 	"meshlog.dev/services/internal/tracing"
@@ -72,7 +73,8 @@ func Run(ctx context.Context, o Options) error {
 	if config.Limits == (frontend.Limits{}) {
 		config.Limits = frontend.DefaultLimits()
 	}
-	store := o.keyStore(log, link)
+	var server *frontend.Server // set before the store runs
+	store := o.keyStore(log, link, func(k keys.Key) { server.KeyChanged(k) })
 	config.Keys = store
 	beside := process.Stage{store.Run}
 	if certs := o.Ports.Certificates; certs != nil {
@@ -86,7 +88,7 @@ func Run(ctx context.Context, o Options) error {
 	if o.Connect != nil {
 		config.Chain, config.Head, config.Connected, config.Away = link, link.Head, link.connected, away.get
 	}
-	server, err := frontend.New(config)
+	server, err = frontend.New(config)
 	if err != nil {
 		return err
 	}

@@ -82,11 +82,12 @@ type Keys struct {
 	Seal    *seal.Key           // the key of the files in process.KeysDir; nil: memory only
 }
 
-// keyStore returns the store of the private keys. It has those in sealed files.
-func (o *Options) keyStore(log *slog.Logger, link *busLink) *keys.Store {
+// keyStore returns the store of the private keys. It has those in sealed files. Changed is
+// called when a key has come, or is known to be gone.
+func (o *Options) keyStore(log *slog.Logger, link *busLink, changed func(keys.Key)) *keys.Store {
 	link.audit.log = log
 	return keys.New(keys.Config{
-		Ask: o.Keys.ask(link), Sums: o.Keys.Sums, Dir: process.KeysDir(o.Data), Seal: o.Keys.Seal, Log: log, Audit: link.audit.write,
+		Ask: o.Keys.ask(link), Sums: o.Keys.Sums, Dir: process.KeysDir(o.Data), Seal: o.Keys.Seal, Log: log, Audit: link.audit.write, OnChange: changed,
 	})
 }
 

@@ -127,7 +127,7 @@ func TestKeysOverTheBus(t *testing.T) {
 	must(t, err)
 	o := &Options{Domain: "mesh", ID: "f", Data: t.TempDir(), Keys: options}
 	link := &busLink{ready: make(chan struct{})}
-	store := o.keyStore(quiet, link)
+	store := o.keyStore(quiet, link, nil)
 	nc := connect(bus.Frontend())
 	writer, err := audit.NewWriter(nc, audit.WriterOptions{Domain: "mesh", Role: bus.Frontend(), Process: "f", Log: quiet})
 	must(t, err)
@@ -155,7 +155,7 @@ func TestKeysOverTheBus(t *testing.T) {
 	}
 	stop()
 
-	again := o.keyStore(quiet, &busLink{ready: make(chan struct{})})
+	again := o.keyStore(quiet, &busLink{ready: make(chan struct{})}, nil)
 	waitFor(t, again, k, content)
 }
 
@@ -169,7 +169,7 @@ func TestKeysByCall(t *testing.T) {
 		},
 	}}}
 	link := &busLink{ready: make(chan struct{})}
-	store := o.keyStore(quiet, link)
+	store := o.keyStore(quiet, link, nil)
 	defer run(t, store.Run)()
 	store.Want([]keys.Key{k})
 	waitFor(t, store, k, content)
