@@ -9,6 +9,7 @@ import (
 	"net"
 	"time"
 
+	auditv1 "meshlog.dev/proto/meshlog/audit/v1"
 	"meshlog.dev/services/frontend/keys"
 	"meshlog.dev/services/internal/tracing"
 	"meshlog.dev/store"
@@ -38,6 +39,9 @@ type Config struct {
 	// Keys are the private keys that the frontend may serve; nil: none. The caller runs
 	// it beside the frontend.
 	Keys *keys.Store
+	// Audit takes a record of each private key that a proxy was given (KEY-13). It does
+	// not wait for the bus. nil: nothing takes them.
+	Audit func(*auditv1.Record)
 	// Listeners take xDS over gRPC, TLSListeners over TLS as TLS says. At least
 	// one is needed. If TLS asks for client certificates, a client may only use
 	// the namespace and service account in its certificate.

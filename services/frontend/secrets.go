@@ -2,12 +2,16 @@ package frontend
 
 import (
 	"context"
+	"encoding/hex"
+	"fmt"
 	"maps"
 	"slices"
 	"sync"
 
+	auditv1 "meshlog.dev/proto/meshlog/audit/v1"
 	"meshlog.dev/services/frontend/keys"
 	"meshlog.dev/services/frontend/stream"
+	"meshlog.dev/services/internal/loglimit"
 	"meshlog.dev/services/mesh/xds"
 	"meshlog.dev/services/mesh/xds/piece"
 )
@@ -18,6 +22,8 @@ import (
 type secrets struct {
 	store *keys.Store   // nil: no Secret has a key
 	poke  chan struct{} // asked has changed
+	log   *loglimit.Logger
+	audit func(*auditv1.Record) // nil: nothing takes records
 
 	mu    sync.Mutex
 	asked map[keys.Key]*askedKey
@@ -36,9 +42,9 @@ type wholeSecret struct {
 	resource *xds.Resource
 }
 
-func newSecrets(store *keys.Store) *secrets {
+func newSecrets(store *keys.Store, log *loglimit.Logger, audit func(*auditv1.Record)) *secrets {
 	return &secrets{
-		store: store, poke: make(chan struct{}, 1),
+		store: store, log: log, audit: audit, poke: make(chan struct{}, 1),
 		asked: make(map[keys.Key]*askedKey), whole: make(map[xds.Sum]wholeSecret),
 	}
 }
@@ -144,6 +150,24 @@ func (s *secrets) keep(all map[piece.Key]bool) {
 	maps.DeleteFunc(s.whole, func(_ xds.Sum, w wholeSecret) bool { return !named[w.key] })
 	if len(s.asked) != before {
 		s.wake()
+	}
+}
+
+// sent records that a proxy was given the private key of a Secret, if it has one (KEY-13).
+func (s *secrets) sent(c *conn, r *xds.Resource) {
+	s.mu.Lock()
+	w, has := s.whole[r.Sum]
+	s.mu.Unlock()
+	if !has {
+		return
+	}
+	object := fmt.Sprintf("Secret %s/%s (%s)", w.key.Namespace, w.key.Name, w.key.Shard)
+	s.log.Info("gave a proxy a private key", "proxy", c.proxy.ID, "identity", c.id.name, "secret", r.Name, "object", object, "hmac", hex.EncodeToString([]byte(w.key.Sum)))
+	if s.audit != nil {
+		s.audit(&auditv1.Record{
+			Action: auditv1.Action_ACTION_KEY_GIVEN, Identity: c.id.name, Proxy: c.proxy.ID,
+			Object: object, Name: r.Name, Digest: []byte(w.key.Sum),
+		})
 	}
 }
 

@@ -6,7 +6,9 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/internal/failpoint"
+	"meshlog.dev/services/mesh/xds"
 )
 
 // changed notes that there is another view and wakes the stream. It does not
@@ -140,6 +142,10 @@ func (c *conn) sendOut() error {
 	}
 	c.limit.Reset(c.server.cfg.Limits.SendTimeout)
 	failpoint.At(failpoint.FrontendPush)
+	var secrets []*xds.Resource
+	if t == ident.SDS && served {
+		secrets = c.out.Resources
+	}
 	err := c.grpc.SendMsg(&c.out)
 	c.limit.Stop()
 	c.out, c.ready = response{}, false
@@ -148,6 +154,9 @@ func (c *conn) sendOut() error {
 	}
 	if served {
 		m.sent(t, size, start, by)
+	}
+	for _, resource := range secrets {
+		c.server.secrets.sent(c, resource)
 	}
 	return nil
 }

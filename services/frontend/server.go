@@ -122,7 +122,7 @@ func New(cfg Config) (*Server, error) {
 		budget:        newBudget(),
 		metadata:      newMetadataTable(),
 		subscriptions: newSubscriptions(),
-		secrets:       newSecrets(cfg.Keys),
+		secrets:       newSecrets(cfg.Keys, loglimit.New(log, comingsLogged), cfg.Audit),
 		admission:     newAdmission(cfg.Limits),
 		health:        health.NewServer(),
 		codec:         codec,

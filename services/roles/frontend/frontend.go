@@ -75,7 +75,7 @@ func Run(ctx context.Context, o Options) error {
 	}
 	var server *frontend.Server // set before the store runs
 	store := o.keyStore(log, link, func(k keys.Key) { server.KeyChanged(k) })
-	config.Keys = store
+	config.Keys, config.Audit = store, link.audit.write
 	beside := process.Stage{store.Run}
 	if certs := o.Ports.Certificates; certs != nil {
 		config.TLS = certs.Config()
