@@ -14,33 +14,41 @@ import (
 )
 
 // routerParts returns the parts of a router's RouteConfigurations: one for each
-// port with plain HTTP (GW-7).
+// port with plain HTTP, and one for each server that decrypts HTTPS (GW-7).
 func routerParts(r *index.Reader, class index.RDSClass) []piece.Part {
 	ports, problems := gateway.Ports(r, class.Gateways)
 	var parts []piece.Part
+	add := func(p *gateway.Port, routes string, servers []gateway.Server) {
+		if class.Denied {
+			parts = append(parts, head{routes: routes}, denied{routes, p.Number})
+			return
+		}
+		parts = append(parts, portParts(r, class, p, routes, servers)...)
+	}
 	for _, p := range ports {
-		switch {
-		case p.Form != gateway.Requests:
-		case class.Denied:
-			parts = append(parts, head{routes: p.Routes()}, denied{p.Routes(), p.Number})
-		default:
-			parts = append(parts, portParts(r, class, p)...)
+		if p.Form == gateway.Requests {
+			add(p, p.Routes(), p.Servers)
+		}
+		for i, s := range p.Servers {
+			if s.Routes != "" && !s.Closed {
+				add(p, s.Routes, p.Servers[i:i+1])
+			}
 		}
 	}
 	return append(parts, problems...)
 }
 
-// portParts returns the virtual hosts of a port: the hosts that both its
-// servers and the VirtualServices of their Gateways name (GW-6).
-func portParts(r *index.Reader, class index.RDSClass, p *gateway.Port) []piece.Part {
+// portParts returns the virtual hosts of servers of a port: the hosts that both these
+// and the VirtualServices of their Gateways name (GW-6).
+func portParts(r *index.Reader, class index.RDSClass, p *gateway.Port, routes string, servers []gateway.Server) []piece.Part {
 	hosts := map[string]*routerCandidate{}
 	host := func(name string) *routerCandidate {
 		if hosts[name] == nil {
-			hosts[name] = &routerCandidate{routerHost: routerHost{routes: p.Routes(), port: p.Number}}
+			hosts[name] = &routerCandidate{routerHost: routerHost{routes: routes, port: p.Number}}
 		}
 		return hosts[name]
 	}
-	for _, s := range p.Servers {
+	for _, s := range servers {
 		for _, vs := range r.VirtualServices(class.Scope, s.Gateway) {
 			if !vs.HTTP {
 				continue
@@ -59,9 +67,9 @@ func portParts(r *index.Reader, class index.RDSClass, p *gateway.Port) []piece.P
 			}
 		}
 	}
-	parts := []piece.Part{head{routes: p.Routes()}}
+	parts := []piece.Part{head{routes: routes}}
 	if len(hosts) == 0 {
-		return append(parts, blackhole{p.Routes(), p.Number})
+		return append(parts, blackhole{routes, p.Number})
 	}
 	return append(parts, merged(r, class, hosts)...)
 }
