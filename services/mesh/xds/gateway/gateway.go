@@ -305,6 +305,51 @@ func terminates(tls *networking.ServerTLSSettings) bool {
 	return false
 }
 
+// Verifies reports whether a server verifies the certificates of clients.
+func Verifies(tls *networking.ServerTLSSettings) bool {
+	switch tls.GetMode() {
+	case networking.ServerTLSSettings_MUTUAL, networking.ServerTLSSettings_OPTIONAL_MUTUAL, networking.ServerTLSSettings_ISTIO_MUTUAL:
+		return true
+	}
+	return false
+}
+
+// Guarded returns the hosts of a port that one server covers and that another one has
+// which verifies clients. A request for such a host must not be answered on a connection
+// of the first: its client may have no certificate.
+func (p *Port) Guarded(server int) []string {
+	var hosts []string
+	for i, s := range p.Servers {
+		if i == server || !Verifies(s.TLS) {
+			continue
+		}
+		for _, h := range s.Hosts {
+			if slices.ContainsFunc(p.Servers[server].Hosts, func(o Host) bool { return Covers(o.Name, h.Name) }) && !slices.Contains(hosts, h.Name) {
+				hosts = append(hosts, h.Name)
+			}
+		}
+	}
+	return hosts
+}
+
+// Guards reports whether one of the hosts that are guarded from s, and none of its own, is
+// the most specific one for a host.
+func (s Server) Guards(guarded []string, host string) bool {
+	longest, guards := -1, false
+	find := func(name string, guard bool) {
+		if (name == host || Covers(name, host)) && len(name) > longest {
+			longest, guards = len(name), guard
+		}
+	}
+	for _, h := range s.Hosts {
+		find(h.Name, false)
+	}
+	for _, name := range guarded {
+		find(name, true)
+	}
+	return guards
+}
+
 // hosts reads ns/host, ./host, */host and host (GW-6).
 func hosts(all []string, namespace string) []Host {
 	out := make([]Host, len(all))

@@ -46,7 +46,7 @@ func (c *chooser) context(s *gateway.Server) *tlsv3.DownstreamTlsContext {
 		common.TlsCertificateSdsSecretConfigs = append(common.TlsCertificateSdsSecretConfigs, secret.Reference(name))
 	}
 	out := &tlsv3.DownstreamTlsContext{CommonTlsContext: common, RequireClientCertificate: wrapperspb.Bool(false)}
-	if !secret.Verifies(mode) {
+	if !gateway.Verifies(s.TLS) {
 		return out
 	}
 	common.ValidationContextType = secret.Validation(c.validation(s.TLS), names.CA)

@@ -28,6 +28,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	networking "istio.io/api/networking/v1alpha3"
 
+	"meshlog.dev/services/mesh/xds/gateway"
 	"meshlog.dev/services/mesh/xds/piece"
 )
 
@@ -98,19 +99,10 @@ func OfServer(namespace string, tls *networking.ServerTLSSettings) Names {
 	if c := tls.GetCaCertCredentialName(); c != "" {
 		ca = authorities(namespace, c)
 	}
-	if Verifies(tls.GetMode()) {
+	if gateway.Verifies(tls) {
 		n.CA = ca
 	}
 	return n
-}
-
-// Verifies reports whether a server verifies the certificates of clients.
-func Verifies(mode networking.ServerTLSSettings_TLSmode) bool {
-	switch mode {
-	case networking.ServerTLSSettings_MUTUAL, networking.ServerTLSSettings_OPTIONAL_MUTUAL, networking.ServerTLSSettings_ISTIO_MUTUAL:
-		return true
-	}
-	return false
 }
 
 func credentialNames(tls *networking.ServerTLSSettings) []string {
