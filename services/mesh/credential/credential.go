@@ -61,6 +61,18 @@ func namesOf(has func(field string) bool) (n names) {
 	return n
 }
 
+// KeyField returns the field with the private key of a reference's pair; empty: it has
+// no pair.
+func KeyField(ref *registryv1.SecretReference) string {
+	return namesOf(func(field string) bool { _, has := ref.GetFields()[field]; return has }).key
+}
+
+// HasCA reports whether a reference is to a credential with CA certificates, which the
+// log may have or not.
+func HasCA(ref *registryv1.SecretReference) bool {
+	return namesOf(func(field string) bool { _, has := ref.GetFields()[field]; return has }).ca != ""
+}
+
 // Source is the content of a credential at its source, such as a Secret.
 type Source struct {
 	Namespace, Name string

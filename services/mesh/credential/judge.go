@@ -8,7 +8,9 @@ import (
 	"crypto/rsa"
 	"crypto/x509"
 	"encoding/json"
+	"encoding/pem"
 	"fmt"
+	"strings"
 	"time"
 
 	"golang.org/x/crypto/ocsp"
@@ -34,6 +36,18 @@ type Verdict struct {
 	// Problems are independent of the time. If one is an error, the whole credential
 	// is invalid, and its last good value is the better one.
 	Problems []problem.Diagnostic
+}
+
+// Bundle returns the CAs and their CRLs in PEM, as a reference has them.
+func (v Verdict) Bundle() (cas, crls string) {
+	var a, b strings.Builder
+	for _, c := range v.CAs {
+		a.Write(pem.EncodeToMemory(&pem.Block{Type: certificateBlock, Bytes: c.Raw}))
+	}
+	for _, l := range v.CRLs {
+		b.Write(pem.EncodeToMemory(&pem.Block{Type: crlBlock, Bytes: l.Raw}))
+	}
+	return a.String(), b.String()
 }
 
 // Window is the time in which a part of a credential is valid.

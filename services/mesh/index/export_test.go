@@ -91,6 +91,9 @@ func (pc *PushContext) Structure() []string {
 	for host, namespaces := range pc.rules.exact.All() {
 		line("exact %s %v", host, namespaces)
 	}
+	for at, ids := range pc.rules.credentials.All() {
+		line("credentials %v %v", at, ids)
+	}
 	for at, names := range pc.rules.reach.All() {
 		line("reach %v %v", at, names)
 	}

@@ -40,6 +40,7 @@ type PushContext struct {
 var indexedKinds = []string{
 	resourceKind, world.ServiceKind, serviceEntryKind, world.EndpointsKind, workloadEntryKind, world.WorkloadKind,
 	virtualServiceKind, destinationRuleKind, gatewayKind, authorizationKind, requestsKind, peersKind, world.NodeKind, world.NamespaceKind, meshNetworksKind,
+	secretKind, configMapKind,
 }
 
 // NewPushContext indexes the whole world.
@@ -122,6 +123,7 @@ func (pc *PushContext) next(w *world.World, changed []ident.Key) (*PushContext, 
 	next.rules = pc.rules.next(t, changes[destinationRuleKind], &next.services, hosts)
 	next.gateways = pc.gateways.next(t, changes[gatewayKind])
 	next.policies = pc.policies.next(t, slices.Concat(changes[authorizationKind], changes[requestsKind], changes[peersKind]))
+	t.credentials(changes)
 	next.problems = t.problems.Table
 	if t.other || !pc.world.SameQuarantinedClients(w) {
 		next.classes = new(byte)

@@ -55,6 +55,11 @@ const (
 	// InputWorkloads: the Pods and WorkloadEntries of namespace A with service
 	// account B. Generation does not read them; Locate does.
 	InputWorkloads
+	// InputSecret and InputConfigMap: the object A/B of that kind.
+	InputSecret
+	InputConfigMap
+	// InputCredentialRules: which merged DestinationRules name credentials.
+	InputCredentialRules
 )
 
 // Compare orders inputs.

@@ -28,7 +28,9 @@ type ruleIndex struct {
 	scopes    table.Counter                        // namespaces whose view differs from the common one
 	reach     table.Table[ruleHost, []string]      // the namespaces that each host's rules add to scopes
 	selecting table.Groups[string, *rule]          // by namespace: the rules that select workloads
-	root      string                               // the root namespace
+	// credentials are those of merged that name a credential.
+	credentials table.Table[ruleHost, []RuleID]
+	root        string // the root namespace
 }
 
 // ruleHost is the place where rules are merged (DR-2).
@@ -269,11 +271,16 @@ func (e *ruleEdit) done(services *serviceIndex, hosts map[string]struct{}) ruleI
 }
 
 func (e *ruleEdit) doneMerged(x *ruleIndex) {
-	merged, wild, exact := x.merged.Edit(), x.wild.Edit(), x.exact.Edit()
+	merged, wild, exact, credentials := x.merged.Edit(), x.wild.Edit(), x.exact.Edit(), x.credentials.Edit()
 	for at := range e.byHost.Moved {
 		list := x.byHost.Get(at)
 		e.problem(about{destinationRuleKind, at.namespace, at.host}, ruleProblems(at, list))
-		merged.Keep(at, mergeRules(at, list), len(list) > 0)
+		rules := mergeRules(at, list)
+		merged.Keep(at, rules, len(list) > 0)
+		if named := credentialed(rules); !slices.Equal(named, x.credentials.Get(at)) {
+			credentials.Keep(at, named, len(named) > 0)
+			e.changed(Input{Kind: InputCredentialRules})
+		}
 		if isWildcard(at.host) {
 			setMember(wild, at.namespace, at.host, len(list) > 0, func(a, b string) int {
 				return cmp.Or(cmp.Compare(len(b), len(a)), cmp.Compare(a, b))
@@ -282,7 +289,7 @@ func (e *ruleEdit) doneMerged(x *ruleIndex) {
 			setMember(exact, at.host, at.namespace, len(list) > 0, strings.Compare)
 		}
 	}
-	x.merged, x.wild, x.exact = merged.Table, wild.Table, exact.Table
+	x.merged, x.wild, x.exact, x.credentials = merged.Table, wild.Table, exact.Table, credentials.Table
 }
 
 // setMember adds s to a sorted list, or removes it.

@@ -38,10 +38,13 @@ const patience = 30 * time.Second
 // Validate fails the test with what Envoy says if it does not take c as a
 // static configuration. What would come by EDS and RDS is put into the
 // clusters and listeners that ask for it, so that Envoy looks at it too; routes
-// that no listener asks for get a listener of their own.
+// that no listener asks for get a listener of their own. Secrets are in it as static
+// ones, all with one certificate.
 func Validate(t testing.TB, c Config) {
 	t.Helper()
-	path := Write(t, t.TempDir(), c.Bootstrap(t))
+	b := c.Bootstrap(t)
+	inlineSecrets(t, b)
+	path := Write(t, t.TempDir(), b)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	out, err := exec.CommandContext(ctx, Envoy(t), "--mode", "validate", "-l", "warning", "-c", path).CombinedOutput()

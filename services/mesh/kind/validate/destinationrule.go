@@ -255,7 +255,6 @@ func (c *checker) clientTLS(at *fieldPath, t *networking.ClientTLSSettings) {
 		c.noEffect(true, at.field("mode"), "ISTIO_MUTUAL")
 	}
 	c.errorIf(files && named, at.field("credentialName"), keepOne, notWithFiles)
-	c.noEffect(named, at.field("credentialName"))
 	c.errorIf(t.GetInsecureSkipVerify().GetValue() && (t.GetCaCertificates() != "" || len(t.GetSubjectAltNames()) > 0), at.field("insecureSkipVerify"),
 		"remove it, to verify the server with them", "does not go with caCertificates and subjectAltNames")
 	c.errorIf(len(t.GetSni()) > math.MaxUint8, at.field("sni"), "use 255 letters at most", "is too long")

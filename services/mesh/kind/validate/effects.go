@@ -71,9 +71,8 @@ func (c *checker) meshConfigFields(m *meshconfig.MeshConfig) {
 const withoutRow = "it is ignored"
 
 const (
-	refused  = "connections to the host are refused"
-	unopened = "the proxy does not open the server"
-	alike    = "endpoints of all localities are used alike"
+	refused = "connections to the host are refused"
+	alike   = "endpoints of all localities are used alike"
 
 	otherErrors = "write consecutive5xxErrors or consecutiveGatewayErrors"
 )
@@ -85,11 +84,9 @@ var noEffects = append([]NoEffect{
 	{Kind: "VirtualService", Field: "http.fault.abort.http2Error", Instead: "requests are not aborted"},
 	{Kind: "VirtualService", Field: "tls", Instead: "connections of sidecars go where they would without the route"},
 	{Kind: "VirtualService", Field: "tcp.match.sourceSubnet", Instead: "connections of every source match"},
-	{Kind: "Gateway", Field: "servers.tls.mode=SIMPLE", Instead: unopened},
-	{Kind: "Gateway", Field: "servers.tls.mode=MUTUAL", Instead: unopened},
-	{Kind: "Gateway", Field: "servers.tls.mode=OPTIONAL_MUTUAL", Instead: unopened},
-	{Kind: "Gateway", Field: "servers.tls.mode=ISTIO_MUTUAL", Instead: unopened},
-	{Kind: "Gateway", Field: "servers.tls.mode=AUTO_PASSTHROUGH", Instead: unopened},
+	{Kind: "Gateway", Field: "servers.tls.mode=ISTIO_MUTUAL", Instead: "connections are reset: proxies have no certificate of the mesh"},
+	{Kind: "Gateway", Field: "servers.tls.mode=AUTO_PASSTHROUGH", Instead: "the proxy does not open the server"},
+	{Kind: "Gateway", Field: "servers.tls.insecureSkipVerify", Instead: "a client whose certificate cannot be verified is refused"},
 	{Kind: "Gateway", Field: "servers.port.targetPort", Instead: "the server listens on the port's number"},
 	{Kind: "Gateway", Field: "servers.defaultEndpoint", Instead: "requests go where VirtualServices say"},
 	{Kind: "Service", Field: "internalTrafficLocal", As: "internalTrafficPolicy", Instead: "endpoints on all nodes are used"},
@@ -110,7 +107,6 @@ func trafficPolicyNoEffects(places ...string) []NoEffect {
 				NoEffect{Kind: "DestinationRule", Field: at + ".loadBalancer.zoneAwareLbSetting", Instead: alike},
 				NoEffect{Kind: "DestinationRule", Field: at + ".outlierDetection.consecutiveErrors", Instead: otherErrors},
 				NoEffect{Kind: "DestinationRule", Field: at + ".tls.mode=ISTIO_MUTUAL", Instead: refused},
-				NoEffect{Kind: "DestinationRule", Field: at + ".tls.credentialName", Instead: refused},
 			)
 		}
 	}
@@ -124,7 +120,7 @@ var meshConfigEffects = map[string]bool{
 	"defaultTrafficPolicy": true, "defaultVirtualServiceExportTo": true, "dnsRefreshRate": true, "h2UpgradePolicy": true,
 	"outboundTrafficPolicy": true, "pathNormalization": true, "protocolDetectionTimeout": true, "proxyHttpPort": true,
 	"proxyListenPort": true, "rootNamespace": true, "serviceSettings": true, "tcpKeepalive": true, "tlsDefaults": true,
-	"defaultConfig": true,
+	"defaultConfig": true, "trustDomain": true, "trustDomainAliases": true,
 }
 
 var proxyConfigEffects = map[string]bool{"gatewayTopology": true}

@@ -1,7 +1,6 @@
 package validate
 
 import (
-	"slices"
 	"strings"
 
 	"google.golang.org/protobuf/proto"
@@ -45,9 +44,9 @@ func (c *checker) server(at *fieldPath, s *networking.Server) {
 		c.serverHost(at.field("hosts").item(i), h)
 	}
 	c.serverTLS(at, s)
-	if mode := s.GetTls().GetMode(); mode != networking.ServerTLSSettings_PASSTHROUGH {
-		c.noEffect(true, at.field("tls.mode"), mode.String())
-	}
+	mode := s.GetTls().GetMode()
+	c.noEffect(mode == networking.ServerTLSSettings_ISTIO_MUTUAL || mode == networking.ServerTLSSettings_AUTO_PASSTHROUGH, at.field("tls.mode"), mode.String())
+	c.noEffect(s.GetTls().GetInsecureSkipVerify() != nil, at.field("tls.insecureSkipVerify"))
 	c.noEffect(s.GetPort().GetTargetPort() != 0, at.field("port.targetPort")) //nolint:staticcheck // deprecated, and still in use
 	c.noEffect(s.GetDefaultEndpoint() != "", at.field("defaultEndpoint"))
 }
@@ -67,44 +66,5 @@ func (c *checker) serverHost(at *fieldPath, h string) {
 		c.errorf(at, "write it in full, like reviews.prod.svc.cluster.local", "%q is a short name, which a Gateway does not complete", host)
 	default:
 		c.hostOrIP(at, host, true)
-	}
-}
-
-func (c *checker) serverTLS(at *fieldPath, s *networking.Server) {
-	field, tls := at.field("tls"), s.GetTls()
-	protocol := strings.ToUpper(s.GetPort().GetProtocol())
-	encrypted := protocol == "HTTPS" || protocol == "TLS"
-	http := slices.Contains([]string{"HTTP", "HTTP2", "GRPC", "GRPC-WEB"}, protocol)
-	files := tls.GetServerCertificate() != "" || tls.GetPrivateKey() != "" || tls.GetCaCertificates() != "" || len(tls.GetTlsCertificates()) > 0
-	named := tls.GetCredentialName() != "" || len(tls.GetCredentialNames()) > 0
-	switch {
-	case tls == nil:
-		c.errorIf(encrypted, field, "add tls with its mode and certificates", "is missing: the protocol is %s", protocol)
-		return
-	case http && (files || named || tls.GetMode() != networking.ServerTLSSettings_PASSTHROUGH):
-		c.errorf(field, "use protocol HTTPS, or leave nothing but httpsRedirect", "does not go with protocol %s", protocol)
-		return
-	case !http && !encrypted:
-		c.errorf(field, "use protocol TLS, or remove tls", "does not go with protocol %s", protocol)
-		return
-	}
-	if tls.GetHttpsRedirect() && !http {
-		c.warnf(field.field("httpsRedirect"), "put it on the server with protocol HTTP", "has no effect with protocol %s", protocol)
-	}
-	switch tls.GetMode() {
-	case networking.ServerTLSSettings_SIMPLE, networking.ServerTLSSettings_MUTUAL, networking.ServerTLSSettings_OPTIONAL_MUTUAL:
-		if files && named {
-			c.warnf(field.field("credentialName"), keepOne, "takes precedence over the certificates in files, which are not read")
-		}
-		if named || len(tls.GetTlsCertificates()) > 0 {
-			return
-		}
-		c.file(field.field("serverCertificate"), tls.GetServerCertificate())
-		c.file(field.field("privateKey"), tls.GetPrivateKey())
-		if tls.GetMode() != networking.ServerTLSSettings_SIMPLE && tls.GetCaCertCredentialName() == "" {
-			c.file(field.field("caCertificates"), tls.GetCaCertificates())
-		}
-	case networking.ServerTLSSettings_ISTIO_MUTUAL:
-		c.errorIf(files || named, field, useMutual, meshCertificates)
 	}
 }

@@ -6,6 +6,7 @@
 package cluster
 
 import (
+	"errors"
 	"slices"
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
@@ -202,11 +203,15 @@ func byEDS(c *clusterv3.Cluster, assignment string) {
 func (m *maker) failClosed(c *clusterv3.Cluster, policy traffic.Policy, why error) {
 	setType(c, clusterv3.Cluster_STATIC)
 	c.LoadAssignment = &endpointv3.ClusterLoadAssignment{ClusterName: c.GetName()}
-	m.report(problem.Diagnostic{
+	d := problem.Diagnostic{
 		Severity: problem.Error, Code: "unsupported", Key: m.ruleKey, Field: policy.Fields.TLS, Reason: why.Error(),
-		Advice: "use mode SIMPLE or MUTUAL with files, or DISABLE",
+		Advice: "use mode SIMPLE or MUTUAL, or DISABLE",
 		Effect: "the cluster has no endpoints, so that nothing is sent in plain text: requests get 503",
-	})
+	}
+	if errors.Is(why, errUnselected) { // routers send requests
+		d.Severity, d.Advice = problem.Warning, "add a workloadSelector, or use files at sidecars"
+	}
+	m.report(d)
 }
 
 // metadata names the rule and the subset of a cluster (DR-27). A rule that only

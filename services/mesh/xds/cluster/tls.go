@@ -4,26 +4,19 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"net/netip"
-	"strings"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	proxyprotocolv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/proxy_protocol/v3"
 	rawv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/raw_buffer/v3"
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
-	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 	"google.golang.org/protobuf/proto"
-	meshconfig "istio.io/api/mesh/v1alpha1"
 	networking "istio.io/api/networking/v1alpha3"
 
 	"meshlog.dev/services/mesh/index"
 	"meshlog.dev/services/mesh/xds/piece"
+	"meshlog.dev/services/mesh/xds/secret"
 	"meshlog.dev/services/mesh/xds/traffic"
 )
-
-// systemCAs is the file of authorities that a proxy's system trusts. An Envoy
-// whose image lacks it rejects the cluster, so it sends nothing.
-const systemCAs = "/etc/ssl/certs/ca-certificates.crt"
 
 // transportSocket returns how to connect to endpoints; nil: with plain TCP.
 // With an error there must be no connections at all.
@@ -62,14 +55,12 @@ func (m *maker) tlsSocket(port index.Port, policy traffic.Policy) (*corev3.Trans
 	default:
 		return nil, fmt.Errorf("mode %v is not known", tls.GetMode())
 	}
+	common := &tlsv3.CommonTlsContext{TlsParams: secret.Parameters(m.mesh.GetTlsDefaults())}
 	if tls.GetCredentialName() != "" {
-		return nil, errors.New("credentialName is not supported yet: secrets are not served")
-	}
-	common := &tlsv3.CommonTlsContext{
-		TlsParams:             tlsParameters(m.mesh.GetTlsDefaults()),
-		ValidationContextType: m.validation(tls),
-	}
-	if tls.GetMode() == networking.ClientTLSSettings_MUTUAL {
+		if err := m.credential(common, tls); err != nil {
+			return nil, err
+		}
+	} else if common.ValidationContextType = m.validation(tls); tls.GetMode() == networking.ClientTLSSettings_MUTUAL {
 		common.TlsCertificates = []*tlsv3.TlsCertificate{{
 			CertificateChain: file(tls.GetClientCertificate()), PrivateKey: file(tls.GetPrivateKey()),
 		}}
@@ -80,30 +71,46 @@ func (m *maker) tlsSocket(port index.Port, policy traffic.Policy) (*corev3.Trans
 	return transportSocket("envoy.transport_sockets.tls", &tlsv3.UpstreamTlsContext{Sni: tls.GetSni(), CommonTlsContext: common}), nil
 }
 
-// tlsParameters returns the versions and ciphers that are offered (DR-20).
-func tlsParameters(defaults *meshconfig.MeshConfig_TLSConfig) *tlsv3.TlsParameters {
-	p := &tlsv3.TlsParameters{
-		TlsMinimumProtocolVersion: tlsv3.TlsParameters_TLSv1_2,
-		TlsMaximumProtocolVersion: tlsv3.TlsParameters_TLSv1_3,
-		CipherSuites:              defaults.GetCipherSuites(),
-		EcdhCurves:                defaults.GetEcdhCurves(),
+// errUnselected: a rule that selects no workloads gives sidecars no keys (SDS-4).
+var errUnselected = errors.New("sidecars have a credentialName only by a rule with a workloadSelector")
+
+// credential makes a cluster ask for the secrets of a credential (DR-17). The names that
+// are accepted stay in the cluster, and with them Envoy refuses to have no CAs (SDS-10).
+func (m *maker) credential(common *tlsv3.CommonTlsContext, tls *networking.ClientTLSSettings) error {
+	client := index.ClientSidecar
+	if m.router {
+		client = index.ClientRouter
 	}
-	if defaults.GetMinProtocolVersion() == meshconfig.MeshConfig_TLSConfig_TLSV1_3 {
-		p.TlsMinimumProtocolVersion = tlsv3.TlsParameters_TLSv1_3
+	if !secret.ForClient(client, m.rule) {
+		return errUnselected
 	}
-	return p
+	names := secret.OfClient(m.ruleKey.Namespace, tls)
+	for _, name := range names.Pairs {
+		common.TlsCertificateSdsSecretConfigs = append(common.TlsCertificateSdsSecretConfigs, secret.Reference(name))
+	}
+	if names.CA == "" {
+		common.ValidationContextType = m.validation(tls)
+		return nil
+	}
+	v := &tlsv3.CertificateValidationContext{}
+	for _, name := range m.subjectAltNames(tls) {
+		v.MatchTypedSubjectAltNames = append(v.MatchTypedSubjectAltNames, secret.SubjectAltName(name))
+	}
+	common.ValidationContextType = secret.Validation(v, names.CA)
+	return nil
 }
 
 // validation returns what an endpoint's certificate must prove.
 func (m *maker) validation(tls *networking.ClientTLSSettings) *tlsv3.CommonTlsContext_ValidationContext {
 	v := &tlsv3.CertificateValidationContext{}
 	if !tls.GetInsecureSkipVerify().GetValue() {
-		v.TrustedCa = file(cmp.Or(tls.GetCaCertificates(), systemCAs))
+		// An Envoy whose image lacks the file rejects the cluster, so it sends nothing.
+		v.TrustedCa = file(cmp.Or(tls.GetCaCertificates(), secret.SystemCAs))
 		if crl := tls.GetCaCrl(); crl != "" {
 			v.Crl = file(crl)
 		}
 		for _, name := range m.subjectAltNames(tls) {
-			v.MatchTypedSubjectAltNames = append(v.MatchTypedSubjectAltNames, subjectAltName(name))
+			v.MatchTypedSubjectAltNames = append(v.MatchTypedSubjectAltNames, secret.SubjectAltName(name))
 		}
 	}
 	return &tlsv3.CommonTlsContext_ValidationContext{ValidationContext: v}
@@ -117,23 +124,6 @@ func (m *maker) subjectAltNames(tls *networking.ClientTLSSettings) []string {
 		return names
 	}
 	return m.service.SubjectAltNames
-}
-
-// subjectAltName matches exactly this name.
-func subjectAltName(name string) *tlsv3.SubjectAltNameMatcher {
-	m := &tlsv3.SubjectAltNameMatcher{
-		SanType: tlsv3.SubjectAltNameMatcher_DNS,
-		Matcher: &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Exact{Exact: name}},
-	}
-	switch _, err := netip.ParseAddr(name); {
-	case err == nil:
-		m.SanType = tlsv3.SubjectAltNameMatcher_IP_ADDRESS
-	case strings.Contains(name, "://"):
-		m.SanType = tlsv3.SubjectAltNameMatcher_URI
-	case strings.Contains(name, "@"):
-		m.SanType = tlsv3.SubjectAltNameMatcher_EMAIL
-	}
-	return m
 }
 
 // automaticNames takes the names that the rule leaves open from the request's

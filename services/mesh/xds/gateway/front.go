@@ -69,12 +69,12 @@ func (f front) Make(r *index.Reader) (_ []piece.Piece, ds []problem.Diagnostic) 
 	ports, _ := Ports(r, f.selectors)
 	for _, p := range ports {
 		for _, server := range p.Servers {
-			target, ok := targets[server.of]
+			target, ok := targets[server.Key]
 			if !ok || p.Number != f.port {
 				continue
 			}
 			ds = append(ds, problem.Diagnostic{
-				Severity: problem.Warning, Code: "gateway", Key: server.of, Field: server.field + ".port.number",
+				Severity: problem.Warning, Code: "gateway", Key: server.Key, Field: server.Field + ".port.number",
 				Reason: fmt.Sprintf("Service %s/%s in front sends connections to port %d on to port %d: ports are not translated yet", s.Key.Namespace, s.Key.Name, f.port, target),
 				Advice: fmt.Sprintf("write port %d here, or targetPort: %d in the Service", target, f.port),
 				Effect: fmt.Sprintf("the router listens on port %d, so calls through the Service are refused", f.port),

@@ -39,8 +39,8 @@ const (
 	Requests Form = iota
 	// Connections are forwarded as they are.
 	Connections
-	// ServerNames decide where a TLS connection is forwarded, without being
-	// decrypted (GW-10).
+	// ServerNames decide which server has a TLS connection: one that decrypts it
+	// (GW-9), or one that forwards it as it is (GW-10).
 	ServerNames
 )
 
@@ -60,12 +60,17 @@ type Server struct {
 	Hosts   []Host
 	// HTTPSRedirect: plain HTTP is redirected to HTTPS (GW-8).
 	HTTPSRedirect bool
+	// TLS has the settings with which connections are decrypted; nil: they are not.
+	TLS *networking.ServerTLSSettings
+	// Routes is the RouteConfiguration for the requests in decrypted connections; empty:
+	// what is decrypted is forwarded as it is.
+	Routes string
 	// Closed: TLS connections to its hosts cannot be served. They are closed, because
 	// they are not for the wildcard of another server.
 	Closed bool
 
-	of    ident.Key
-	field string // of its object
+	Key   ident.Key // of the Gateway
+	Field string    // of the server in it
 }
 
 // Host is a host that a server serves (GW-6).
@@ -129,7 +134,19 @@ func Ports(r *index.Reader, selectors index.SelectorSet) (ports []*Port, problem
 		}
 	}
 	slices.SortFunc(ports, func(a, b *Port) int { return cmp.Or(cmp.Compare(a.Number, b.Number), cmp.Compare(a.Bind, b.Bind)) })
+	m.redirects(ports)
 	return ports, m.problems
+}
+
+// Find returns the port of a router with that address and number, or nil.
+func Find(r *index.Reader, selectors index.SelectorSet, bind string, number uint32) *Port {
+	ports, _ := Ports(r, selectors)
+	for _, p := range ports {
+		if p.Bind == bind && p.Number == number {
+			return p
+		}
+	}
+	return nil
 }
 
 func older(a, b *index.Gateway) int {
@@ -158,7 +175,7 @@ type merged struct {
 	served   bool // one of its servers is
 	protocol string
 	first    ident.Key
-	names    map[string]ident.Key // of ServerNames: the Gateway that has each host
+	names    map[string]string // of ServerNames: the Gateway and server that has each host
 }
 
 // add adds server i of g.
@@ -183,14 +200,14 @@ func (m *merge) add(g *index.Gateway, i int) {
 	if p == nil {
 		// A port that cannot be served stays reserved: a plain server must not
 		// replace one that was meant to be encrypted.
-		p = &merged{Port: Port{Number: where.number, Bind: bind, Form: form}, protocol: protocol, first: g.Key, names: map[string]ident.Key{}}
+		p = &merged{Port: Port{Number: where.number, Bind: bind, Form: form}, protocol: protocol, first: g.Key, names: map[string]string{}}
 		m.ports[where] = p
 	} else if p.Form != form || form == Connections && (p.served || served) {
 		reject(".port", fmt.Sprintf("port %d is served as %s by %s", where.number, p.protocol, p.first), "use another port")
 		return
 	}
 	if !served && form == Connections { // modes that are not supported are reported by validation
-		reject(".tls", "connections are not decrypted yet", "use HTTP or TCP without tls, or terminate TLS in front of the router")
+		reject(".tls", fmt.Sprintf("mode %v does not go with protocol %s", s.GetTls().GetMode(), protocol), "use protocol TLS, or remove tls")
 	}
 	if !served && form != ServerNames {
 		return
@@ -198,34 +215,70 @@ func (m *merge) add(g *index.Gateway, i int) {
 	server := Server{
 		Gateway: g.Key.Namespace + "/" + g.Key.Name, Hosts: hosts(s.GetHosts(), g.Key.Namespace),
 		HTTPSRedirect: form == Requests && s.GetTls().GetHttpsRedirect(), Closed: !served,
-		of: g.Key, field: at,
+		Key: g.Key, Field: at,
+	}
+	if form == ServerNames && terminates(s.GetTls()) {
+		server.TLS = s.GetTls()
+		if protocol == "HTTPS" {
+			server.Routes = fmt.Sprintf("https.%d.%s.%s.%s", where.number, s.GetPort().GetName(), g.Key.Name, g.Key.Namespace)
+		}
 	}
 	if form == ServerNames {
 		server.Hosts = slices.DeleteFunc(server.Hosts, func(h Host) bool {
 			other, taken := p.names[h.Name]
-			if taken {
+			if taken && other != g.Key.String()+" "+at {
 				m.problems = append(m.problems, piece.Problem{
 					Severity: problem.Warning, Code: "gateway", Key: g.Key, Field: at + ".hosts",
-					Reason: fmt.Sprintf("another server of port %d has %s: one of %s", where.number, h.Name, other),
+					Reason: fmt.Sprintf("another server of port %d has %s: one of %s", where.number, h.Name, other[:strings.LastIndexByte(other, ' ')]),
 					Advice: "name each host in one server of a port", Effect: "the other server has the host",
 				})
 				return true
 			}
-			p.names[h.Name] = g.Key
+			p.names[h.Name] = g.Key.String() + " " + at
 			return false
 		})
-	}
-	if server.HTTPSRedirect {
-		m.problems = append(m.problems, piece.Problem{
-			Severity: problem.Warning, Code: "gateway", Key: g.Key, Field: at + ".tls.httpsRedirect",
-			Reason: "requests are redirected to HTTPS, and routers open no server for HTTPS yet",
-			Advice: "terminate TLS in front of the router, or remove httpsRedirect",
-			Effect: "clients that follow the redirect reach no server",
-		})
+		if len(server.Hosts) == 0 { // a server without hosts would have every host
+			return
+		}
 	}
 	p.served = p.served || served
 	p.GRPCWeb = p.GRPCWeb || protocol == "GRPC-WEB"
 	p.Servers = append(p.Servers, server)
+}
+
+// redirects reports servers that redirect to HTTPS although no server opens HTTPS for
+// a host of theirs (GW-8).
+func (m *merge) redirects(ports []*Port) {
+	for _, p := range ports {
+		for _, s := range p.Servers {
+			if !s.HTTPSRedirect {
+				continue
+			}
+			i := slices.IndexFunc(s.Hosts, func(h Host) bool { return !encrypted(ports, h.Name) })
+			if i < 0 {
+				continue
+			}
+			m.problems = append(m.problems, piece.Problem{
+				Severity: problem.Warning, Code: "gateway", Key: s.Key, Field: s.Field + ".tls.httpsRedirect",
+				Reason: fmt.Sprintf("requests are redirected to HTTPS, and the router opens no server for HTTPS of %s", s.Hosts[i].Name),
+				Advice: "add a server with protocol HTTPS for the host, or remove httpsRedirect",
+				Effect: "clients that follow the redirect reach no server",
+			})
+		}
+	}
+}
+
+// encrypted reports whether a server takes TLS connections to a host.
+func encrypted(ports []*Port, host string) bool {
+	for _, p := range ports {
+		for _, s := range p.Servers {
+			if p.Form == ServerNames && !s.Closed &&
+				slices.ContainsFunc(s.Hosts, func(h Host) bool { return h.Name == host || Covers(h.Name, host) }) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // formOf returns what a server does with connections (GW-4); ok is false if it
@@ -235,9 +288,66 @@ func formOf(protocol string, tls *networking.ServerTLSSettings) (form Form, ok b
 	case "HTTP", "HTTP2", "GRPC", "GRPC-WEB":
 		return Requests, true
 	case "TCP", "MONGO", "MYSQL", "REDIS":
-		return Connections, tls == nil
+		if !terminates(tls) {
+			return Connections, tls == nil
+		}
 	}
-	return ServerNames, tls != nil && tls.GetMode() == networking.ServerTLSSettings_PASSTHROUGH
+	return ServerNames, terminates(tls) || tls != nil && tls.GetMode() == networking.ServerTLSSettings_PASSTHROUGH
+}
+
+// terminates reports whether a server decrypts connections (GW-9, GW-12).
+func terminates(tls *networking.ServerTLSSettings) bool {
+	switch tls.GetMode() {
+	case networking.ServerTLSSettings_SIMPLE, networking.ServerTLSSettings_MUTUAL,
+		networking.ServerTLSSettings_OPTIONAL_MUTUAL, networking.ServerTLSSettings_ISTIO_MUTUAL:
+		return true
+	}
+	return false
+}
+
+// Verifies reports whether a server verifies the certificates of clients.
+func Verifies(tls *networking.ServerTLSSettings) bool {
+	switch tls.GetMode() {
+	case networking.ServerTLSSettings_MUTUAL, networking.ServerTLSSettings_OPTIONAL_MUTUAL, networking.ServerTLSSettings_ISTIO_MUTUAL:
+		return true
+	}
+	return false
+}
+
+// Guarded returns the hosts of a port that one server covers and that another one has
+// which verifies clients. A request for such a host must not be answered on a connection
+// of the first: its client may have no certificate.
+func (p *Port) Guarded(server int) []string {
+	var hosts []string
+	for i, s := range p.Servers {
+		if i == server || !Verifies(s.TLS) {
+			continue
+		}
+		for _, h := range s.Hosts {
+			if slices.ContainsFunc(p.Servers[server].Hosts, func(o Host) bool { return Covers(o.Name, h.Name) }) && !slices.Contains(hosts, h.Name) {
+				hosts = append(hosts, h.Name)
+			}
+		}
+	}
+	return hosts
+}
+
+// Guards reports whether one of the hosts that are guarded from s, and none of its own, is
+// the most specific one for a host.
+func (s Server) Guards(guarded []string, host string) bool {
+	longest, guards := -1, false
+	find := func(name string, guard bool) {
+		if (name == host || Covers(name, host)) && len(name) > longest {
+			longest, guards = len(name), guard
+		}
+	}
+	for _, h := range s.Hosts {
+		find(h.Name, false)
+	}
+	for _, name := range guarded {
+		find(name, true)
+	}
+	return guards
 }
 
 // hosts reads ns/host, ./host, */host and host (GW-6).

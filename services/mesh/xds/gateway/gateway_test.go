@@ -60,19 +60,25 @@ spec:
 `)...)
 	p := &proxy.Proxy{Type: proxy.Router, Labels: map[string]string{"a": "1", "b": "1"}}
 	ports, problems := gateway.Ports(pc.Read(), index.Classify(pc, p).LDS.Gateways)
-	if len(ports) != 1 || ports[0].Bind != "0.0.0.0" || ports[0].Number != 80 || ports[0].Routes() != "http.80" || len(ports[0].Servers) != 1 {
+	if len(ports) != 3 || ports[0].Bind != "0.0.0.0" || ports[0].Number != 80 || ports[0].Routes() != "http.80" || len(ports[0].Servers) != 1 {
 		t.Fatalf("got %+v", ports)
 	}
 	want := []gateway.Host{{Namespace: "edge", Name: "a.example"}, {Namespace: "b", Name: "b.example"}, {Name: "c.example"}}
 	if got := ports[0].Servers[0]; got.Gateway != "edge/old" || !slices.Equal(got.Hosts, want) {
 		t.Errorf("got %+v", got)
 	}
+	if s := ports[1].Servers[0]; ports[1].Number != 90 || ports[1].Form != gateway.ServerNames || s.TLS == nil || s.Routes != "" {
+		t.Errorf("got %+v", ports[1])
+	}
+	if s := ports[2].Servers[0]; ports[2].Number != 443 || s.TLS == nil || s.Routes != "https.443.https.old.edge" {
+		t.Errorf("got %+v", ports[2])
+	}
 	var fields []string
 	for _, p := range problems {
 		d := p.(piece.Problem)
 		fields = append(fields, d.Key.Name+" "+d.Field)
 	}
-	if want := []string{"young spec.servers[0].port", "young spec.servers[1].port", "young spec.servers[2].tls"}; !slices.Equal(fields, want) {
+	if want := []string{"young spec.servers[0].port", "young spec.servers[1].port"}; !slices.Equal(fields, want) {
 		t.Errorf("problems: got %v, want %v", fields, want)
 	}
 }
@@ -136,4 +142,32 @@ func countEndpoints(inputs []index.Input) (n int) {
 		}
 	}
 	return n
+}
+
+// Requests are redirected to HTTPS without a warning if a server opens HTTPS for each
+// host (GW-8). A server whose hosts all belong to others is left out: without hosts it
+// would have every name (GW-10).
+func TestRedirectAndTaken(t *testing.T) {
+	pc := meshtest.PushContext(t, meshtest.YAML(t, `apiVersion: networking.istio.io/v1
+kind: Gateway
+metadata: {name: g, namespace: edge}
+spec:
+  servers:
+  - {port: {number: 80, name: http, protocol: HTTP}, hosts: [a.example.com], tls: {httpsRedirect: true}}
+  - {port: {number: 81, name: other, protocol: HTTP}, hosts: [a.example.com, b.example.org], tls: {httpsRedirect: true}}
+  - {port: {number: 443, name: https, protocol: HTTPS}, hosts: ["x/*.example.com", "y/*.example.com"], tls: {mode: SIMPLE, credentialName: c}}
+  - {port: {number: 443, name: twice, protocol: HTTPS}, hosts: ["*.example.com"], tls: {mode: SIMPLE, credentialName: d}}
+`)...)
+	p := gateway.Find(pc.Read(), "*", "0.0.0.0", 443)
+	if len(p.Servers) != 1 || len(p.Servers[0].Hosts) != 2 {
+		t.Errorf("got %+v", p.Servers)
+	}
+	_, problems := gateway.Ports(pc.Read(), "*")
+	var fields []string
+	for _, p := range problems {
+		fields = append(fields, p.(piece.Problem).Field)
+	}
+	if want := []string{"spec.servers[3].hosts", "spec.servers[1].tls.httpsRedirect"}; !slices.Equal(fields, want) {
+		t.Errorf("problems: got %v, want %v", fields, want)
+	}
 }

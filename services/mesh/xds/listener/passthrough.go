@@ -3,12 +3,11 @@ package listener
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
-	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	tlsinspectorv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/listener/tls_inspector/v3"
-	"google.golang.org/protobuf/proto"
 	networking "istio.io/api/networking/v1alpha3"
 
 	"meshlog.dev/services/mesh/index"
@@ -18,106 +17,102 @@ import (
 	"meshlog.dev/services/mesh/xds/route"
 )
 
-// routerNames is the part for a router's listener that forwards TLS connections by
-// the server name that clients ask for, without decrypting them (GW-10).
+// routerNames is the part for a router's listener that takes TLS connections by the
+// server name that clients ask for. Servers decrypt them (GW-9), or forward them as
+// they are (GW-10).
 type routerNames struct {
-	bind  string
-	port  uint32
-	bound route.Bound
-	hosts string // for each VirtualService of bound a line of the hosts that it may route
-	// closed are the hosts of servers that cannot be served, one per line.
-	closed string
+	bind     string
+	port     uint32
+	gateways index.SelectorSet // of the servers
+	denied   bool              // a policy that cannot be enforced selects the router
+	bound    route.Bound
+	// hosts has for each VirtualService of bound a line: which server of the port it
+	// routes, and the hosts that it may route there.
+	hosts string
 }
 
 func namesPart(r *index.Reader, class index.LDSClass, p *gateway.Port) piece.Part {
 	var bindings []route.Binding
-	var hosts, closed []string
-	for _, s := range p.Servers {
-		if s.Closed {
-			for _, h := range s.Hosts {
-				closed = append(closed, h.Name)
-			}
+	var hosts []string
+	requests := false
+	for i, s := range p.Servers {
+		requests = requests || s.Routes != ""
+		if s.Closed || s.Routes != "" || class.Denied {
 			continue
 		}
 		for _, vs := range r.VirtualServices(class.Scope, s.Gateway) {
-			if both := s.Intersect(vs.Key.Namespace, vs.Hosts); vs.TLS && len(both) > 0 {
+			both := s.Intersect(vs.Key.Namespace, vs.Hosts)
+			if len(both) > 0 && (vs.TLS || vs.TCP && s.TLS != nil) {
 				bindings = append(bindings, route.Binding{Gateway: s.Gateway, VirtualService: vs})
-				hosts = append(hosts, strings.Join(both, " "))
+				hosts = append(hosts, strconv.Itoa(i)+" "+strings.Join(both, " "))
 			}
 		}
 	}
+	if class.Denied && !requests {
+		return deniedConnections{p.Bind, p.Number}
+	}
 	return routerNames{
-		bind: p.Bind, port: p.Number, bound: route.Bind(r, class.Sources, class.Scope, bindings),
-		hosts: strings.Join(hosts, "\n"), closed: strings.Join(closed, "\n"),
+		bind: p.Bind, port: p.Number, gateways: class.Gateways, denied: class.Denied,
+		bound: route.Bind(r, class.Sources, class.Scope, bindings), hosts: strings.Join(hosts, "\n"),
 	}
 }
 
-// Make returns no listener if no route matches (VST-9).
+// Make returns no listener if no server takes connections (VST-9).
 func (n routerNames) Make(r *index.Reader) ([]piece.Piece, []problem.Diagnostic) {
-	var all []*listenerv3.FilterChain
-	var problems []problem.Diagnostic
-	taken := map[string]bool{}
+	p := gateway.Find(r, n.gateways, n.bind, n.port)
+	if p == nil {
+		return nil, nil
+	}
+	c := newChooser(r, p, n.denied)
 	hosts := strings.Split(n.hosts, "\n")
 	for name, key := range n.bound.All() {
-		t := &connector{Options: route.NewOptions(r, n.bound.Caller, n.port, name), key: key}
-		all = append(all, t.byName(r.VirtualService(key), strings.Fields(hosts[0]), taken)...)
-		problems = append(problems, t.problems...)
+		fields := strings.Fields(hosts[0])
 		hosts = hosts[1:]
+		if server, err := strconv.Atoi(fields[0]); err == nil && server < len(p.Servers) {
+			t := &connector{Options: route.NewOptions(r, n.bound.Caller, n.port, name), key: key}
+			c.route(t, r.VirtualService(key), server, fields[1:])
+		}
 	}
+	all := c.all()
 	if len(all) == 0 {
-		return nil, problems
+		return nil, c.problems
 	}
-	pieces := edgeListener(r.Mesh(), n.bind, n.port, append(all, closedTo(strings.Split(n.closed, "\n"), all)...)...)
+	pieces := edgeListener(c.mesh, n.bind, n.port, all...)
 	l := pieces[0].Message.(*listenerv3.Listener)
 	l.ListenerFiltersTimeout = nil // Envoy's default: a client that sends no server name is closed after 15 s
 	l.ListenerFilters = append(l.ListenerFilters, inspector("envoy.filters.listener.tls_inspector", &tlsinspectorv3.TlsInspector{}))
-	return pieces, problems
-}
-
-// closedTo returns chains that close the connections to hosts. Without them these
-// would go to the chain of a wildcard. Envoy chooses by addresses before it looks at
-// names, so each set of addresses needs chains of its own.
-func closedTo(hosts []string, beside []*listenerv3.FilterChain) []*listenerv3.FilterChain {
-	var all []*listenerv3.FilterChain
-	var seen [][]*corev3.CidrRange
-	same := func(a, b *corev3.CidrRange) bool { return proto.Equal(a, b) }
-	for _, c := range beside {
-		ranges := c.GetFilterChainMatch().GetPrefixRanges()
-		if slices.ContainsFunc(seen, func(s []*corev3.CidrRange) bool { return slices.EqualFunc(s, ranges, same) }) {
-			continue
-		}
-		seen = append(seen, ranges)
-		for _, host := range hosts {
-			if host == "" || host == "*" || !matchable(host) {
-				continue
-			}
-			m := ofName(host, nil)
-			m.PrefixRanges = ranges
-			all = append(all, &listenerv3.FilterChain{FilterChainMatch: m, Filters: []*listenerv3.Filter{forward(piece.BlackHoleCluster)}})
-		}
-	}
-	return all
+	return pieces, c.problems
 }
 
 // byName returns the chains of the TLS routes of a VirtualService (VST-1), for the
-// server names within hosts. Of equal conditions the first counts, as taken notes.
-func (t *connector) byName(vs *networking.VirtualService, hosts []string, taken map[string]bool) []*listenerv3.FilterChain {
+// server names within hosts that may says it may have. Of equal conditions the first
+// counts, as taken notes. What is decrypted has no other destination than the router.
+func (t *connector) byName(vs *networking.VirtualService, hosts []string, taken map[string]bool, may func(name string) bool, decrypted bool) []*listenerv3.FilterChain {
 	var all []*listenerv3.FilterChain
 	for i, tls := range vs.GetTls() {
 		for j, m := range tls.GetMatch() {
 			if !t.Applies(m) {
 				continue
 			}
+			at := func(field string) string { return fmt.Sprintf("spec.tls[%d].match[%d].%s", i, j, field) }
 			subnets := slices.Sorted(slices.Values(m.GetDestinationSubnets()))
+			if decrypted && len(subnets) > 0 {
+				t.warn(at("destinationSubnets"), "the router decrypts these connections, so all of them are for its own address", "remove it")
+				continue
+			}
 			for _, name := range within(m.GetSniHosts(), hosts) {
-				if at := name + " " + strings.Join(subnets, " "); taken[at] {
+				switch place := name + " " + strings.Join(subnets, " "); {
+				case taken[place]:
 					continue
-				} else if !matchable(name) && name != "*" {
-					t.warn(fmt.Sprintf("spec.tls[%d].match[%d].sniHosts", i, j),
+				case !matchable(name) && name != "*":
+					t.warn(at("sniHosts"),
 						fmt.Sprintf("Envoy cannot match the server name %s: what follows the * must begin with a dot", name), "write a host like *.example.com")
 					continue
-				} else {
-					taken[at] = true
+				case !may(name):
+					t.warn(at("sniHosts"), fmt.Sprintf("another server of port %d has %s", t.Port, name), "route it at the Gateway of that server")
+					continue
+				default:
+					taken[place] = true
 				}
 				all = append(all, &listenerv3.FilterChain{
 					FilterChainMatch: ofName(name, subnets),

@@ -23,7 +23,7 @@ func routerParts(r *index.Reader, class index.LDSClass) []piece.Part {
 	var parts []piece.Part
 	for _, p := range ports {
 		switch {
-		case p.Form != gateway.Requests && class.Denied:
+		case p.Form == gateway.Connections && class.Denied:
 			parts = append(parts, deniedConnections{p.Bind, p.Number})
 		case p.Form == gateway.Connections:
 			parts = append(parts, tcpPart(r, class, p))
@@ -66,7 +66,13 @@ type routerRequests struct {
 
 func (q routerRequests) Make(r *index.Reader) ([]piece.Piece, []problem.Diagnostic) {
 	mesh := r.Mesh()
-	edge := func(m *hcmv3.HttpConnectionManager) { // what stands in front of the router (GW-17)
+	name := listenerName(q.bind, q.port)
+	return routerListener(mesh, q.bind, q.port, manager(mesh, "outbound_"+name, q.routes, q.grpcWeb, edge(mesh))), nil
+}
+
+// edge sets what a router believes about clients, by what stands in front of it (GW-17).
+func edge(mesh *meshconfig.MeshConfig) func(*hcmv3.HttpConnectionManager) {
+	return func(m *hcmv3.HttpConnectionManager) {
 		m.UseRemoteAddress = wrapperspb.Bool(true)
 		m.XffNumTrustedHops = topology(mesh).GetNumTrustedProxies()
 		m.ForwardClientCertDetails = clientCertificates(topology(mesh).GetForwardClientCertDetails())
@@ -77,8 +83,6 @@ func (q routerRequests) Make(r *index.Reader) ([]piece.Piece, []problem.Diagnost
 			}
 		}
 	}
-	name := listenerName(q.bind, q.port)
-	return routerListener(mesh, q.bind, q.port, manager(mesh, "outbound_"+name, q.routes, q.grpcWeb, edge)), nil
 }
 
 // topology describes the proxies in front of routers.

@@ -14,38 +14,49 @@ import (
 )
 
 // routerParts returns the parts of a router's RouteConfigurations: one for each
-// port with plain HTTP (GW-7).
+// port with plain HTTP, and one for each server that decrypts HTTPS (GW-7).
 func routerParts(r *index.Reader, class index.RDSClass) []piece.Part {
 	ports, problems := gateway.Ports(r, class.Gateways)
 	var parts []piece.Part
+	add := func(p *gateway.Port, routes string, servers []gateway.Server, guarded []string) {
+		if class.Denied {
+			parts = append(parts, head{routes: routes}, denied{routes, p.Number})
+			return
+		}
+		parts = append(parts, portParts(r, class, p, routes, servers, guarded)...)
+	}
 	for _, p := range ports {
-		switch {
-		case p.Form != gateway.Requests:
-		case class.Denied:
-			parts = append(parts, head{routes: p.Routes()}, denied{p.Routes(), p.Number})
-		default:
-			parts = append(parts, portParts(r, class, p)...)
+		if p.Form == gateway.Requests {
+			add(p, p.Routes(), p.Servers, nil)
+		}
+		for i, s := range p.Servers {
+			if s.Routes != "" && !s.Closed {
+				add(p, s.Routes, p.Servers[i:i+1], p.Guarded(i))
+			}
 		}
 	}
 	return append(parts, problems...)
 }
 
-// portParts returns the virtual hosts of a port: the hosts that both its
-// servers and the VirtualServices of their Gateways name (GW-6).
-func portParts(r *index.Reader, class index.RDSClass, p *gateway.Port) []piece.Part {
+// portParts returns the virtual hosts of servers of a port: the hosts that both these
+// and the VirtualServices of their Gateways name (GW-6).
+func portParts(r *index.Reader, class index.RDSClass, p *gateway.Port, routes string, servers []gateway.Server, guarded []string) []piece.Part {
 	hosts := map[string]*routerCandidate{}
 	host := func(name string) *routerCandidate {
 		if hosts[name] == nil {
-			hosts[name] = &routerCandidate{routerHost: routerHost{routes: p.Routes(), port: p.Number}}
+			hosts[name] = &routerCandidate{routerHost: routerHost{routes: routes, port: p.Number}}
 		}
 		return hosts[name]
 	}
-	for _, s := range p.Servers {
+	for _, s := range servers {
 		for _, vs := range r.VirtualServices(class.Scope, s.Gateway) {
 			if !vs.HTTP {
 				continue
 			}
 			for _, name := range s.Intersect(vs.Key.Namespace, vs.Hosts) {
+				if len(guarded) > 0 && s.Guards(guarded, strings.TrimSuffix(name, ".")) {
+					continue
+				}
 				h, b := host(name), Binding{s.Gateway, vs}
 				if !slices.Contains(h.bindings, b) {
 					h.bindings = append(h.bindings, b)
@@ -59,9 +70,12 @@ func portParts(r *index.Reader, class index.RDSClass, p *gateway.Port) []piece.P
 			}
 		}
 	}
-	parts := []piece.Part{head{routes: p.Routes()}}
+	parts := []piece.Part{head{routes: routes}}
+	if len(guarded) > 0 {
+		parts = append(parts, misdirected{routes, p.Number, strings.Join(guarded, "\n")})
+	}
 	if len(hosts) == 0 {
-		return append(parts, blackhole{p.Routes(), p.Number})
+		return append(parts, blackhole{routes, p.Number})
 	}
 	return append(parts, merged(r, class, hosts)...)
 }
@@ -139,6 +153,29 @@ func (h routerHost) Make(r *index.Reader) ([]piece.Piece, []problem.Diagnostic) 
 	})
 	out.Routes = append(out.Routes, last...)
 	return partialHost(h.routes, out), problems
+}
+
+// misdirected is the part for hosts of which a request must come on another connection:
+// one whose client is verified (MTLS-15). A browser that has sent it on this one, because
+// the certificate has the name too, asks again on a new one.
+type misdirected struct {
+	routes string
+	port   uint32
+	hosts  string // one per line
+}
+
+func (m misdirected) Make(*index.Reader) ([]piece.Piece, []problem.Diagnostic) {
+	h := &routev3.VirtualHost{Name: hostPort("misdirected", m.port), Routes: []*routev3.Route{{
+		Name: "misdirected", Match: everything(),
+		Action: &routev3.Route_DirectResponse{DirectResponse: &routev3.DirectResponseAction{Status: 421}},
+	}}}
+	for host := range strings.SplitSeq(m.hosts, "\n") {
+		h.Domains = append(h.Domains, written(host))
+		if d := absolute(host); d != "" {
+			h.Domains = append(h.Domains, written(d))
+		}
+	}
+	return partialHost(m.routes, h), nil
 }
 
 // denied is the part for a port of routers that a policy selects which cannot be

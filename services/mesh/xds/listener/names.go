@@ -1,0 +1,174 @@
+package listener
+
+import (
+	"fmt"
+	"slices"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	"google.golang.org/protobuf/proto"
+	meshconfig "istio.io/api/mesh/v1alpha1"
+	networking "istio.io/api/networking/v1alpha3"
+
+	"meshlog.dev/services/mesh/index"
+	"meshlog.dev/services/mesh/problem"
+	"meshlog.dev/services/mesh/xds/gateway"
+	"meshlog.dev/services/mesh/xds/piece"
+)
+
+// chooser puts the chains of a port for TLS together. Envoy refuses two that match the
+// same, so each server name has one chain, or one for each set of addresses.
+type chooser struct {
+	mesh    *meshconfig.MeshConfig
+	domains []string // of the mesh's trust, the own first
+	port    *gateway.Port
+	denied  bool
+	owner   map[string]int  // the server of each host
+	taken   map[string]bool // names, each with its addresses
+	routed  []*listenerv3.FilterChain
+
+	problems []problem.Diagnostic
+}
+
+func newChooser(r *index.Reader, p *gateway.Port, denied bool) *chooser {
+	c := &chooser{mesh: r.Mesh(), port: p, denied: denied, owner: map[string]int{}, taken: map[string]bool{}}
+	own := c.mesh.GetTrustDomain()
+	if own == "" {
+		own = r.DomainSuffix()
+	}
+	c.domains = append([]string{own}, c.mesh.GetTrustDomainAliases()...)
+	for i, s := range p.Servers {
+		for _, h := range s.Hosts {
+			c.owner[h.Name] = i
+		}
+	}
+	return c
+}
+
+// forwards reports whether a server forwards connections as they are.
+func forwards(s *gateway.Server) bool { return s.TLS == nil && !s.Closed }
+
+// route adds the chains for the routes of a VirtualService at a server. What a server
+// decrypts follows TLS routes, by the server name, and then TCP routes.
+func (c *chooser) route(t *connector, vs *networking.VirtualService, server int, hosts []string) {
+	s := &c.port.Servers[server]
+	may := func(name string) bool { // a name is not for another server that has it
+		other, has := c.owner[name]
+		return !has || other == server || forwards(&c.port.Servers[other])
+	}
+	c.add(s, t.byName(vs, hosts, c.taken, may, !forwards(s))...)
+	if !forwards(s) {
+		var names []string
+		for _, name := range hosts {
+			if may(name) && !c.taken[name+" "] {
+				names = append(names, name)
+			}
+		}
+		if _, filter := t.routes(vs); filter != nil {
+			for _, m := range c.matches(s, names) {
+				c.add(s, &listenerv3.FilterChain{FilterChainMatch: m, Filters: []*listenerv3.Filter{filter}})
+			}
+			for _, name := range names {
+				c.taken[name+" "] = true
+			}
+		}
+	}
+	c.problems = append(c.problems, t.problems...)
+}
+
+func (c *chooser) add(s *gateway.Server, all ...*listenerv3.FilterChain) {
+	for _, chain := range all {
+		c.routed = append(c.routed, c.decrypt(s, chain))
+	}
+}
+
+// matches returns the conditions for connections with these names: one for "*", which
+// is any name, also none, and one for the others. It reports those that Envoy refuses.
+func (c *chooser) matches(s *gateway.Server, names []string) []*listenerv3.FilterChainMatch {
+	m := &listenerv3.FilterChainMatch{TransportProtocol: "tls"}
+	for _, name := range names {
+		switch {
+		case name == "*" || slices.Contains(m.ServerNames, name):
+		case !matchable(name):
+			c.problems = append(c.problems, problem.Diagnostic{
+				Severity: problem.Warning, Code: "gateway", Key: s.Key, Field: s.Field + ".hosts",
+				Reason: fmt.Sprintf("Envoy cannot match the server name %s: what follows the * must begin with a dot", name),
+				Advice: "write a host like *.example.com", Effect: "connections that go there are closed",
+			})
+		default:
+			m.ServerNames = append(m.ServerNames, name)
+		}
+	}
+	var all []*listenerv3.FilterChainMatch
+	if len(m.ServerNames) > 0 {
+		all = append(all, m)
+	}
+	if slices.Contains(names, "*") {
+		all = append(all, ofName("*", nil))
+	}
+	return all
+}
+
+// all returns the chains of the port; none if no server takes connections.
+func (c *chooser) all() []*listenerv3.FilterChain {
+	open, closed := slices.Clone(c.routed), []*listenerv3.FilterChain(nil)
+	ends := slices.ContainsFunc(c.port.Servers, func(s gateway.Server) bool { return s.TLS != nil })
+	var everywhere []*listenerv3.FilterChain // whatever the address is
+	for i := range c.port.Servers {
+		s := &c.port.Servers[i]
+		if s.Routes != "" && !s.Closed {
+			for _, m := range c.matches(s, hostsOf(s)) {
+				name := listenerName(c.port.Bind, c.port.Number)
+				filter := manager(c.mesh, "outbound_"+name, s.Routes, false, edge(c.mesh))
+				everywhere = append(everywhere, c.decrypt(s, &listenerv3.FilterChain{FilterChainMatch: m, Filters: []*listenerv3.Filter{filter}}))
+			}
+			continue
+		}
+		// A name without a chain would go to the wildcard of another server.
+		if forwards(s) && !ends && !c.denied {
+			continue
+		}
+		for _, name := range hostsOf(s) {
+			if name != "*" && matchable(name) && !c.taken[name+" "] {
+				closed = append(closed, &listenerv3.FilterChain{FilterChainMatch: ofName(name, nil), Filters: []*listenerv3.Filter{forward(piece.BlackHoleCluster)}})
+			}
+		}
+	}
+	if len(open)+len(everywhere) == 0 {
+		return nil
+	}
+	// Envoy chooses by addresses before it looks at names.
+	everywhere = append(everywhere, closed...)
+	all := append(open, everywhere...)
+	if ranges := rangesOf(open); len(ranges) > 0 {
+		for _, chain := range everywhere {
+			chain = proto.Clone(chain).(*listenerv3.FilterChain)
+			chain.FilterChainMatch.PrefixRanges = ranges
+			all = append(all, chain)
+		}
+	}
+	return all
+}
+
+func hostsOf(s *gateway.Server) []string {
+	var names []string
+	for _, h := range s.Hosts {
+		if !slices.Contains(names, h.Name) {
+			names = append(names, h.Name)
+		}
+	}
+	return names
+}
+
+// rangesOf returns the addresses that some chains are for.
+func rangesOf(chains []*listenerv3.FilterChain) []*corev3.CidrRange {
+	var all []*corev3.CidrRange
+	for _, c := range chains {
+		for _, r := range c.GetFilterChainMatch().GetPrefixRanges() {
+			if !slices.ContainsFunc(all, func(o *corev3.CidrRange) bool { return proto.Equal(o, r) }) {
+				all = append(all, r)
+			}
+		}
+	}
+	return all
+}

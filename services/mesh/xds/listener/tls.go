@@ -1,0 +1,109 @@
+package listener
+
+import (
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
+	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+	networking "istio.io/api/networking/v1alpha3"
+
+	"meshlog.dev/services/mesh/xds/gateway"
+	"meshlog.dev/services/mesh/xds/piece"
+	"meshlog.dev/services/mesh/xds/secret"
+)
+
+// handshakeTimeout is how long a client may take for its TLS handshake (GW-18).
+const handshakeTimeout = 15 * time.Second
+
+// decrypt makes a chain decrypt connections as its server says, if that does. The chain
+// names its secrets, whether they exist or not: without them Envoy resets its
+// connections, and those of no other chain (SDS-6).
+func (c *chooser) decrypt(s *gateway.Server, chain *listenerv3.FilterChain) *listenerv3.FilterChain {
+	if s.TLS == nil {
+		return chain
+	}
+	chain.TransportSocket = &corev3.TransportSocket{
+		Name:       "envoy.transport_sockets.tls",
+		ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: piece.Any(c.context(s))},
+	}
+	chain.TransportSocketConnectTimeout = durationpb.New(handshakeTimeout)
+	return chain
+}
+
+// context returns the TLS settings of a server (GW-9, GW-12 to GW-15).
+func (c *chooser) context(s *gateway.Server) *tlsv3.DownstreamTlsContext {
+	mode := s.TLS.GetMode()
+	names := secret.OfServer(s.Key.Namespace, s.TLS)
+	common := &tlsv3.CommonTlsContext{TlsParams: c.parameters(s.TLS)}
+	if s.Routes != "" {
+		common.AlpnProtocols = []string{"h2", "http/1.1"}
+	}
+	for _, name := range names.Pairs {
+		common.TlsCertificateSdsSecretConfigs = append(common.TlsCertificateSdsSecretConfigs, secret.Reference(name))
+	}
+	out := &tlsv3.DownstreamTlsContext{CommonTlsContext: common, RequireClientCertificate: wrapperspb.Bool(false)}
+	if !gateway.Verifies(s.TLS) {
+		return out
+	}
+	common.ValidationContextType = secret.Validation(c.validation(s.TLS), names.CA)
+	out.RequireClientCertificate = wrapperspb.Bool(mode != networking.ServerTLSSettings_OPTIONAL_MUTUAL)
+	// On a resumed session Envoy does not know who the client is (S44).
+	out.SessionTicketKeysType = &tlsv3.DownstreamTlsContext_DisableStatelessSessionResumption{DisableStatelessSessionResumption: true}
+	out.DisableStatefulSessionResumption = true
+	return out
+}
+
+// parameters returns the versions and ciphers of a server: its own, else those of the
+// mesh (DR-20), which are not for mode ISTIO_MUTUAL.
+func (c *chooser) parameters(tls *networking.ServerTLSSettings) *tlsv3.TlsParameters {
+	defaults := c.mesh.GetTlsDefaults()
+	if tls.GetMode() == networking.ServerTLSSettings_ISTIO_MUTUAL {
+		defaults = nil
+	}
+	p := secret.Parameters(defaults)
+	if v, ok := versions[tls.GetMinProtocolVersion()]; ok {
+		p.TlsMinimumProtocolVersion = v
+	}
+	if v, ok := versions[tls.GetMaxProtocolVersion()]; ok {
+		p.TlsMaximumProtocolVersion = v
+	}
+	if p.TlsMinimumProtocolVersion > p.TlsMaximumProtocolVersion { // of the mesh's minimum the server's maximum counts
+		p.TlsMinimumProtocolVersion = p.TlsMaximumProtocolVersion
+	}
+	if all := tls.GetCipherSuites(); len(all) > 0 {
+		p.CipherSuites = all
+	}
+	return p
+}
+
+var versions = map[networking.ServerTLSSettings_TLSProtocol]tlsv3.TlsParameters_TlsProtocol{
+	networking.ServerTLSSettings_TLSV1_0: tlsv3.TlsParameters_TLSv1_0,
+	networking.ServerTLSSettings_TLSV1_1: tlsv3.TlsParameters_TLSv1_1,
+	networking.ServerTLSSettings_TLSV1_2: tlsv3.TlsParameters_TLSv1_2,
+	networking.ServerTLSSettings_TLSV1_3: tlsv3.TlsParameters_TLSv1_3,
+}
+
+// validation returns what a client's certificate must have beside a CA of the secret
+// (GW-14). In the mesh that is an identity of one of its trust domains (MTLS-6).
+func (c *chooser) validation(tls *networking.ServerTLSSettings) *tlsv3.CertificateValidationContext {
+	v := &tlsv3.CertificateValidationContext{
+		VerifyCertificateSpki: tls.GetVerifyCertificateSpki(), VerifyCertificateHash: tls.GetVerifyCertificateHash(),
+	}
+	if tls.GetMode() == networking.ServerTLSSettings_ISTIO_MUTUAL {
+		for _, domain := range c.domains {
+			v.MatchTypedSubjectAltNames = append(v.MatchTypedSubjectAltNames, &tlsv3.SubjectAltNameMatcher{
+				SanType: tlsv3.SubjectAltNameMatcher_URI,
+				Matcher: &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Prefix{Prefix: "spiffe://" + domain + "/"}},
+			})
+		}
+		return v
+	}
+	for _, name := range tls.GetSubjectAltNames() {
+		v.MatchTypedSubjectAltNames = append(v.MatchTypedSubjectAltNames, secret.SubjectAltName(name))
+	}
+	return v
+}

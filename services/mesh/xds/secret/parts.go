@@ -1,0 +1,188 @@
+package secret
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	networking "istio.io/api/networking/v1alpha3"
+
+	"meshlog.dev/proto/ident"
+	"meshlog.dev/services/mesh/index"
+	"meshlog.dev/services/mesh/problem"
+	"meshlog.dev/services/mesh/xds/gateway"
+	"meshlog.dev/services/mesh/xds/piece"
+)
+
+// Parts returns a part for each secret that clients of a class may ask for: those that
+// the Gateways of a router name, and those that the DestinationRules of a router name,
+// or of a sidecar if they select workloads (SDS-4). An object may name credentials of
+// its own namespace only.
+func Parts(r *index.Reader, client index.Client, gateways index.SelectorSet, scope index.Scope) []piece.Part {
+	c := collector{users: map[string][]user{}}
+	if client == index.ClientRouter {
+		ports, _ := gateway.Ports(r, gateways)
+		for _, p := range ports {
+			for _, s := range p.Servers {
+				c.server(s)
+			}
+		}
+	}
+	if client != index.ClientGRPC {
+		for _, id := range r.CredentialRules(scope) {
+			c.rule(r, client, id)
+		}
+	}
+	var parts []piece.Part
+	for _, name := range slices.Sorted(maps.Keys(c.users)) {
+		if p := placeOf(name); p.ofObject() {
+			parts = append(parts, stored{name, lines(c.users[name])})
+		} else if p.kind != elsewhere {
+			parts = append(parts, files{name})
+		}
+	}
+	return append(parts, c.others...)
+}
+
+// user is a field that names a credential, and the hosts that need it.
+type user struct {
+	key          ident.Key
+	field, hosts string
+}
+
+type collector struct {
+	users  map[string][]user // by name
+	others []piece.Part
+}
+
+// server adds the secrets of a Gateway's server.
+func (c *collector) server(s gateway.Server) {
+	if s.TLS == nil || s.Closed {
+		return
+	}
+	hosts := make([]string, len(s.Hosts))
+	for i, h := range s.Hosts {
+		hosts[i] = h.Name
+	}
+	u := user{s.Key, s.Field + ".tls.", strings.Join(hosts, ", ")}
+	names := OfServer(s.Key.Namespace, s.TLS)
+	for i, name := range names.Pairs {
+		c.add(u.at(pairField(s.TLS, i)), name)
+	}
+	if names.CA != "" {
+		c.add(u.at(caField(s.TLS)), names.CA)
+	}
+	if len(names.Pairs) > 1 {
+		c.others = append(c.others, algorithms{strings.Join(names.Pairs, "\n"), lines([]user{u.at(pairField(s.TLS, 0))})})
+	}
+}
+
+func pairField(tls *networking.ServerTLSSettings, i int) string {
+	switch {
+	case len(tls.GetCredentialNames()) > 0:
+		return fmt.Sprintf("credentialNames[%d]", i)
+	case tls.GetCredentialName() != "":
+		return "credentialName"
+	case len(tls.GetTlsCertificates()) > 0:
+		return fmt.Sprintf("tlsCertificates[%d]", i)
+	}
+	return "serverCertificate"
+}
+
+func caField(tls *networking.ServerTLSSettings) string {
+	if tls.GetCaCertCredentialName() != "" {
+		return "caCertCredentialName"
+	}
+	if len(credentialNames(tls)) > 0 {
+		return pairField(tls, 0)
+	}
+	return "caCertificates"
+}
+
+func (u user) at(field string) user {
+	u.field += field
+	return u
+}
+
+// rule adds the secrets of a DestinationRule.
+func (c *collector) rule(r *index.Reader, client index.Client, id index.RuleID) {
+	rule, keys := r.DestinationRule(id)
+	if rule == nil || !ForClient(client, rule) {
+		return
+	}
+	of := func(field string, tls *networking.ClientTLSSettings) {
+		names := OfClient(id.Namespace, tls)
+		u := user{keys[0], field + ".tls.credentialName", rule.GetHost()}
+		for _, name := range append(names.Pairs, names.CA) {
+			if name != "" {
+				c.add(u, name)
+			}
+		}
+	}
+	policy := func(field string, p *networking.TrafficPolicy) {
+		of(field, p.GetTls())
+		for i, port := range p.GetPortLevelSettings() {
+			of(fmt.Sprintf("%s.portLevelSettings[%d]", field, i), port.GetTls())
+		}
+	}
+	policy("spec.trafficPolicy", rule.GetTrafficPolicy())
+	for i, s := range rule.GetSubsets() {
+		policy(fmt.Sprintf("spec.subsets[%d].trafficPolicy", i), s.GetTrafficPolicy())
+	}
+}
+
+// ForClient reports whether a kind of client may have the credentials that a rule
+// names: routers, and the sidecars that the rule selects (DR-17).
+func ForClient(client index.Client, rule *networking.DestinationRule) bool {
+	return client == index.ClientRouter || client == index.ClientSidecar && rule.GetWorkloadSelector() != nil
+}
+
+// add adds a user of a secret, unless it may not use it (GA-11).
+func (c *collector) add(u user, name string) {
+	if name == Invalid {
+		c.others = append(c.others, piece.Problem(u.problem(
+			"it names no credential of namespace "+u.key.Namespace+"; ReferenceGrant, which would allow one of another namespace, has no effect yet",
+			"put the credential into this namespace, and write its name",
+		)))
+		return
+	}
+	c.users[name] = append(c.users[name], u)
+}
+
+// problem reports that a user does not get its credential (SDS-6).
+func (u user) problem(reason, advice string) problem.Diagnostic {
+	what := "without it, TLS connections to " + u.hosts + " are reset"
+	if u.key.Kind == "DestinationRule" {
+		what = "without it, requests to " + u.hosts + " get 503"
+	}
+	return problem.Diagnostic{
+		Severity: problem.Warning, Code: "credential", Key: u.key, Field: u.field, Reason: reason, Advice: advice, Effect: what,
+	}
+}
+
+// lines writes users as a text, because parts are comparable.
+func lines(users []user) string {
+	slices.SortFunc(users, func(a, b user) int {
+		return cmp.Or(strings.Compare(a.key.Row(), b.key.Row()), strings.Compare(a.field, b.field))
+	})
+	var all []string
+	for _, u := range slices.Compact(users) {
+		all = append(all, u.key.Row()+"\t"+u.field+"\t"+u.hosts)
+	}
+	return strings.Join(all, "\n")
+}
+
+func usersOf(lines string) []user {
+	var all []user
+	for line := range strings.SplitSeq(lines, "\n") {
+		parts := strings.SplitN(line, "\t", 3)
+		key, _, err := ident.ParseRow(parts[0])
+		if err != nil {
+			panic(fmt.Sprintf("row %q is a key's: %v", parts[0], err))
+		}
+		all = append(all, user{key, parts[1], parts[2]})
+	}
+	return all
+}

@@ -1,0 +1,263 @@
+// Package secret names the secrets that Listeners and Clusters ask for by SDS, writes
+// the reference by which they ask, and makes the secrets that routers and sidecars may
+// have. The rows that it follows are in services/SECURITY.md.
+//
+// A name says where a credential is:
+//
+//	kubernetes-gateway://NS/NAME         the certificate and key of a Secret
+//	kubernetes-gateway://NS/NAME-cacert  the CAs for it: of the Secret NAME-cacert, else of NAME
+//	configmap://NS/NAME                  the CAs in a ConfigMap
+//	file-cert:CERT~KEY                   files on the proxy
+//	file-root:CAS, file-root:CAS~CRL     files with CAs on the proxy; file-root:system: those of its system
+//	default, ROOTCA                      the certificate and the CAs of the mesh
+//	invalid://                           nothing: it is never answered
+//
+// Istio's kubernetes://NAME means a Secret beside the proxy. Here a credential always
+// belongs to the namespace of the object that names it, so the name says the namespace,
+// and routers of several namespaces share the bytes.
+//
+// It is pure.
+package secret
+
+import (
+	"strings"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
+	"google.golang.org/protobuf/types/known/durationpb"
+	networking "istio.io/api/networking/v1alpha3"
+
+	"meshlog.dev/services/mesh/xds/gateway"
+	"meshlog.dev/services/mesh/xds/piece"
+)
+
+// Names that are the same for every object.
+const (
+	Mesh    = "default" // the certificate of the proxy in the mesh
+	Roots   = "ROOTCA"  // the CAs of the mesh
+	Invalid = "invalid://"
+)
+
+const (
+	objectScheme    = "kubernetes-gateway://"
+	besideScheme    = "kubernetes://"
+	configMapScheme = "configmap://"
+	builtinScheme   = "builtin://"
+	certScheme      = "file-cert:"
+	rootScheme      = "file-root:"
+	caSuffix        = "-cacert"
+	system          = "system"
+)
+
+// fetchTimeout is how long Envoy keeps a listener or cluster closed that waits for its
+// first secret. With 0 it would be for ever (S1).
+const fetchTimeout = 5 * time.Second
+
+// Reference returns how a Listener or Cluster asks for a secret. There is no other way
+// to write one: Envoy asks only once for each name and ConfigSource, so that a source
+// which differs in any byte is never answered, and its connections have no certificate
+// (S7).
+func Reference(name string) *tlsv3.SdsSecretConfig {
+	source := piece.FromADS()
+	source.InitialFetchTimeout = durationpb.New(fetchTimeout)
+	return &tlsv3.SdsSecretConfig{Name: name, SdsConfig: source}
+}
+
+// Names are the secrets that a server or a client asks for.
+type Names struct {
+	Pairs []string // certificates with their keys
+	CA    string   // the CAs by which it verifies the other side; empty: it does not
+}
+
+// OfServer returns the secrets of a server that decrypts connections, of a Gateway in a
+// namespace (GW-13). Named credentials take precedence over files.
+func OfServer(namespace string, tls *networking.ServerTLSSettings) Names {
+	if tls.GetMode() == networking.ServerTLSSettings_ISTIO_MUTUAL {
+		return Names{[]string{Mesh}, Roots}
+	}
+	var n Names
+	ca := Invalid // without CAs no client is verified: none may pass (S16)
+	switch credentials := credentialNames(tls); {
+	case len(credentials) > 0:
+		for _, c := range credentials {
+			n.Pairs = append(n.Pairs, pair(namespace, c))
+		}
+		ca = authorities(namespace, credentials[0])
+	case len(tls.GetTlsCertificates()) > 0:
+		for _, c := range tls.GetTlsCertificates() {
+			n.Pairs = append(n.Pairs, filePair(c.GetServerCertificate(), c.GetPrivateKey()))
+		}
+		ca = fileRoot(tls.GetCaCertificates(), tls.GetCaCrl())
+		if tls.GetCaCertificates() == "" {
+			ca = fileRoot(tls.GetTlsCertificates()[0].GetCaCertificates(), tls.GetCaCrl())
+		}
+	default:
+		n.Pairs = []string{filePair(tls.GetServerCertificate(), tls.GetPrivateKey())}
+		ca = fileRoot(tls.GetCaCertificates(), tls.GetCaCrl())
+	}
+	if c := tls.GetCaCertCredentialName(); c != "" {
+		ca = authorities(namespace, c)
+	}
+	if gateway.Verifies(tls) {
+		n.CA = ca
+	}
+	return n
+}
+
+func credentialNames(tls *networking.ServerTLSSettings) []string {
+	if all := tls.GetCredentialNames(); len(all) > 0 {
+		return all
+	}
+	if name := tls.GetCredentialName(); name != "" {
+		return []string{name}
+	}
+	return nil
+}
+
+// OfClient returns the secrets of a client whose DestinationRule in a namespace names a
+// credential (DR-17); none if it names none.
+func OfClient(namespace string, tls *networking.ClientTLSSettings) Names {
+	var n Names
+	if tls.GetCredentialName() == "" {
+		return n
+	}
+	switch tls.GetMode() {
+	case networking.ClientTLSSettings_MUTUAL:
+		n.Pairs = []string{pair(namespace, tls.GetCredentialName())}
+	case networking.ClientTLSSettings_SIMPLE:
+	default:
+		return n
+	}
+	if !tls.GetInsecureSkipVerify().GetValue() {
+		n.CA = authorities(namespace, tls.GetCredentialName())
+	}
+	return n
+}
+
+// pair returns the name of a credential's certificate and key.
+func pair(namespace, credential string) string {
+	if strings.HasPrefix(credential, builtinScheme) {
+		return Mesh
+	}
+	at, ok := object(namespace, credential)
+	if !ok || strings.HasSuffix(at, caSuffix) { // that would be the name of CAs
+		return Invalid
+	}
+	return objectScheme + at
+}
+
+// authorities returns the name of a credential's CAs.
+func authorities(namespace, credential string) string {
+	if strings.HasPrefix(credential, builtinScheme) {
+		return Roots
+	}
+	if name, ok := strings.CutPrefix(credential, configMapScheme); ok {
+		if at, ok := object(namespace, strings.TrimSuffix(name, caSuffix)); ok {
+			return configMapScheme + at
+		}
+		return Invalid
+	}
+	at, ok := object(namespace, strings.TrimSuffix(credential, caSuffix))
+	if !ok {
+		return Invalid
+	}
+	return objectScheme + at + caSuffix
+}
+
+// object returns namespace/name of an object in a namespace that is named by its name,
+// by both, or by a name of SDS. An object of another namespace is none: a router may
+// have its secret for another Gateway, and Envoy would find it by its name.
+func object(namespace, name string) (string, bool) {
+	for _, scheme := range []string{objectScheme, besideScheme} {
+		if rest, ok := strings.CutPrefix(name, scheme); ok {
+			name = rest
+			break
+		}
+	}
+	if ns, rest, ok := strings.Cut(name, "/"); ok {
+		if ns != namespace {
+			return "", false
+		}
+		name = rest
+	}
+	return namespace + "/" + name, name != "" && !strings.ContainsAny(name, "/:")
+}
+
+func filePair(certificate, key string) string {
+	if certificate == "" || key == "" || strings.Contains(certificate, "~") {
+		return Invalid
+	}
+	return certScheme + certificate + "~" + key
+}
+
+func fileRoot(cas, crl string) string {
+	switch {
+	case cas == "" || strings.Contains(cas, "~"):
+		return Invalid
+	case crl == "":
+		return rootScheme + cas
+	}
+	return rootScheme + cas + "~" + crl
+}
+
+// place is what a name says.
+type place struct {
+	kind            kind
+	namespace, name string // of the object
+	first, second   string // certificate and key, or CAs and CRL, of files
+}
+
+type kind uint8
+
+const (
+	elsewhere  kind = iota // not made here: of the mesh, or nothing
+	secretPair             // of a Secret
+	secretCAs
+	configMapCAs
+	filesPair
+	filesCAs
+)
+
+func placeOf(name string) place {
+	if rest, ok := strings.CutPrefix(name, objectScheme); ok {
+		namespace, object, _ := strings.Cut(rest, "/")
+		if stripped, ok := strings.CutSuffix(object, caSuffix); ok {
+			return place{kind: secretCAs, namespace: namespace, name: stripped}
+		}
+		return place{kind: secretPair, namespace: namespace, name: object}
+	}
+	if rest, ok := strings.CutPrefix(name, configMapScheme); ok {
+		namespace, object, _ := strings.Cut(rest, "/")
+		return place{kind: configMapCAs, namespace: namespace, name: object}
+	}
+	if rest, ok := strings.CutPrefix(name, certScheme); ok {
+		certificate, key, _ := strings.Cut(rest, "~")
+		return place{kind: filesPair, first: certificate, second: key}
+	}
+	if rest, ok := strings.CutPrefix(name, rootScheme); ok {
+		cas, crl, _ := strings.Cut(rest, "~")
+		return place{kind: filesCAs, first: cas, second: crl}
+	}
+	return place{}
+}
+
+// ofObject reports whether a credential is that of an object.
+func (p place) ofObject() bool {
+	return p.kind == secretPair || p.kind == secretCAs || p.kind == configMapCAs
+}
+
+func (p place) String() string {
+	if p.kind == configMapCAs {
+		return "ConfigMap " + p.namespace + "/" + p.name
+	}
+	return "Secret " + p.namespace + "/" + p.name
+}
+
+func text(s string) *corev3.DataSource {
+	return &corev3.DataSource{Specifier: &corev3.DataSource_InlineString{InlineString: s}}
+}
+
+func file(path string) *corev3.DataSource {
+	return &corev3.DataSource{Specifier: &corev3.DataSource_Filename{Filename: path}}
+}
