@@ -137,7 +137,8 @@ func (s *secrets) changed(k keys.Key) {
 	}
 }
 
-// keep forgets all keys but those that are named now.
+// keep forgets all keys but those that are named now. Those that sealed files have stay
+// wanted.
 func (s *secrets) keep(all map[piece.Key]bool) {
 	named := make(map[keys.Key]bool, len(all))
 	for k := range all {
@@ -146,6 +147,14 @@ func (s *secrets) keep(all map[piece.Key]bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	before := len(s.asked)
+	for k := range named {
+		if s.asked[k] == nil { // proxies had it before this process started, and may come back
+			if pem, state := s.store.Get(k); state == keys.Here {
+				clear(pem)
+				s.asked[k] = &askedKey{by: make(map[*conn]struct{})}
+			}
+		}
+	}
 	maps.DeleteFunc(s.asked, func(k keys.Key, _ *askedKey) bool { return !named[k] })
 	maps.DeleteFunc(s.whole, func(_ xds.Sum, w wholeSecret) bool { return !named[w.key] })
 	if len(s.asked) != before {

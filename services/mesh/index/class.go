@@ -108,16 +108,16 @@ type RDSClass struct {
 	Release      string
 }
 
-// SDSClass holds what Secrets depend on.
+// SDSClass holds what Secrets depend on. Its zero value is the class of proxies that
+// name no secret, and of all that have not shown an identity of the mesh.
 type SDSClass struct {
-	Scope Scope // Rules
+	Client Client
+	Scope  Scope // Rules
 	// Gateways as in LDSClass. They, and the DestinationRules in Scope, name the
-	// secrets that the proxy may have (SDS-4).
-	Gateways SelectorSet
-	// Proven: the proxy has shown an identity of the mesh. No other one is served
-	// secrets.
-	Proven  bool
-	Release string
+	// secrets that the proxy may have, which are those of its own namespace (SDS-4).
+	Gateways  SelectorSet
+	Namespace string
+	Release   string
 }
 
 // Only returns the class of type t: c without everything that concerns other
@@ -275,9 +275,6 @@ func Classify(pc *PushContext, p *proxy.Proxy) ProxyClass {
 		c.LDS.Gateways = pc.gateways.selected(p)
 		c.LDS.Denied = c.LDS.Gateways != "" && pc.policies.denies(pc.settings, p)
 		c.RDS.Gateways, c.RDS.Denied = c.LDS.Gateways, c.LDS.Denied
-		if c.SDS.Proven = slices.Contains(pc.settings.trustDomains, p.Identity.TrustDomain); c.SDS.Proven {
-			c.SDS.Gateways, c.SDS.Scope = c.LDS.Gateways, Scope{Rules: c.CDS.Scope.Rules}
-		}
 	}
 	if client == ClientSidecar {
 		c.LDS.Cluster, c.RDS.Cluster = c.EDS.View.Cluster, c.EDS.View.Cluster
@@ -289,7 +286,20 @@ func Classify(pc *PushContext, p *proxy.Proxy) ProxyClass {
 	raw := pc.raw.selected(p)
 	c.CDS.Raw, c.EDS.Raw, c.LDS.Raw, c.RDS.Raw = raw[ident.CDS], raw[ident.EDS], raw[ident.LDS], raw[ident.RDS]
 	c.selectRules(pc.rules.selected(p))
+	if client != ClientGRPC && slices.Contains(pc.settings.trustDomains, p.Identity.TrustDomain) {
+		c.SDS = c.secretsIn(client, p.Namespace)
+	}
 	return c.Released(pc.world.Releases(p.Client()))
+}
+
+// secretsIn returns the class of secrets of clients in a namespace that have shown an
+// identity of the mesh. Most sidecars can have none, and share one class.
+func (c *ProxyClass) secretsIn(client Client, namespace string) SDSClass {
+	if c.LDS.Gateways == "" && c.CDS.Scope.Selected == "" {
+		return SDSClass{}
+	}
+	scope := Scope{Rules: c.CDS.Scope.Rules, Selected: c.CDS.Scope.Selected}
+	return SDSClass{Client: client, Scope: scope, Gateways: c.LDS.Gateways, Namespace: namespace}
 }
 
 // selectRules sets the workload selectors of DestinationRules that the proxy
@@ -342,7 +352,7 @@ func (pc *PushContext) Classes() []ProxyClass {
 		for _, ns := range homes {
 			c := pc.classOf(ClientRouter, ns)
 			c.LDS.Gateways, c.RDS.Gateways = SelectorSet(text), SelectorSet(text)
-			c.SDS.Proven, c.SDS.Gateways, c.SDS.Scope = true, SelectorSet(text), Scope{Rules: c.CDS.Scope.Rules}
+			c.SDS = c.secretsIn(ClientRouter, ns)
 			add(c)
 			if pc.policies.mayDeny(pc.settings) {
 				c.LDS.Denied, c.RDS.Denied = true, true

@@ -11,6 +11,7 @@ import (
 	"meshlog.dev/services/mesh/xds/listener"
 	"meshlog.dev/services/mesh/xds/piece"
 	"meshlog.dev/services/mesh/xds/route"
+	"meshlog.dev/services/mesh/xds/secret"
 )
 
 // partsOf returns the parts of the resources of type t for a class; of several
@@ -28,6 +29,8 @@ func partsOf(r *index.Reader, class index.ProxyClass, t ident.ResourceType) []pi
 		parts = listener.Listeners(r, class.LDS)
 	case ident.RDS:
 		parts = route.Routes(r, class.RDS)
+	case ident.SDS:
+		parts = secret.Parts(r, class.SDS)
 	}
 	return slices.Insert(parts, 0, rawParts(r, t, class.Raw(t))...)
 }

@@ -44,7 +44,7 @@ func clientOf(class index.ProxyClass, t ident.ResourceType) index.Client {
 
 // kindOfClient returns the kind of client that a class is of.
 func kindOfClient(class index.ProxyClass, t ident.ResourceType) index.Client {
-	return [...]index.Client{ident.CDS: class.CDS.Client, ident.EDS: class.EDS.Client, ident.LDS: class.LDS.Client, ident.RDS: class.RDS.Client, ident.SDS: index.ClientRouter}[t]
+	return [...]index.Client{ident.CDS: class.CDS.Client, ident.EDS: class.EDS.Client, ident.LDS: class.LDS.Client, ident.RDS: class.RDS.Client, ident.SDS: class.SDS.Client}[t]
 }
 
 // makePart makes a part. It closes, or leaves out, and reports the pieces that

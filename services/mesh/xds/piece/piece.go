@@ -7,7 +7,6 @@ package piece
 import (
 	"google.golang.org/protobuf/proto"
 
-	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/mesh/index"
 	"meshlog.dev/services/mesh/problem"
 )
@@ -50,15 +49,4 @@ type Piece struct {
 	// Partial pieces of one name, in the order of their parts, are one resource. A
 	// whole piece counts alone; of several the first wins.
 	Partial bool
-	// Key is the private key that a Secret needs and that the log does not have
-	// (KEY-1). It is nil for everything else.
-	Key *Key
-}
-
-// Key names a private key: what serves the piece asks the holder of the object for it
-// and puts it into the Secret's tls_certificate.
-type Key struct {
-	Object ident.Key
-	Field  string // of the object
-	Sum    string // the bytes of the field's HMAC on the log (KEY-5)
 }

@@ -21,15 +21,16 @@ import (
 // stored is the part for a secret of an object. It makes none if the object has no such
 // part, or one that Envoy must not get (SDS-7).
 type stored struct {
-	name  string
-	users string // a line for each
+	name      string
+	namespace string // of the client
+	users     string // a line for each
 }
 
 // absent says why there is no secret, and what to do.
 type absent struct{ reason, advice string }
 
 func (s stored) Make(r *index.Reader) ([]piece.Piece, []problem.Diagnostic) {
-	p := placeOf(s.name)
+	p := placeOf(s.name, s.namespace)
 	one := piece.Piece{Name: s.name}
 	var why *absent
 	switch p.kind {
@@ -153,7 +154,7 @@ func broken(p place, v credential.Verdict, otherwise string) *absent {
 type files struct{ name string }
 
 func (f files) Make(*index.Reader) ([]piece.Piece, []problem.Diagnostic) {
-	p := placeOf(f.name)
+	p := placeOf(f.name, "")
 	secret := &tlsv3.Secret{Name: f.name}
 	if p.kind == filesPair {
 		secret.Type = &tlsv3.Secret_TlsCertificate{TlsCertificate: &tlsv3.TlsCertificate{
@@ -182,14 +183,15 @@ func directory(file string) *corev3.WatchedDirectory {
 // algorithms is the part that looks whether the certificates of one server have keys of
 // different algorithms (SDS-13). It makes nothing.
 type algorithms struct {
-	names string // one per line
-	users string
+	names     string // one per line
+	namespace string
+	users     string
 }
 
 func (a algorithms) Make(r *index.Reader) (_ []piece.Piece, ds []problem.Diagnostic) {
 	has := map[string]place{}
 	for name := range strings.SplitSeq(a.names, "\n") {
-		p := placeOf(name)
+		p := placeOf(name, a.namespace)
 		if p.kind != secretPair {
 			continue
 		}

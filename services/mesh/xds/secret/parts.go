@@ -18,27 +18,30 @@ import (
 
 // Parts returns a part for each secret that clients of a class may ask for: those that
 // the Gateways of a router name, and those that the DestinationRules of a router name,
-// or of a sidecar if they select workloads (SDS-4). An object may name credentials of
-// its own namespace only.
-func Parts(r *index.Reader, client index.Client, gateways index.SelectorSet, scope index.Scope) []piece.Part {
-	c := collector{users: map[string][]user{}}
-	if client == index.ClientRouter {
-		ports, _ := gateway.Ports(r, gateways)
+// or of a sidecar if they select workloads (SDS-4). All are credentials of the client's
+// own namespace: the labels that a Gateway selects are those of anybody.
+func Parts(r *index.Reader, class index.SDSClass) []piece.Part {
+	if class.Namespace == "" {
+		return nil
+	}
+	c := collector{namespace: class.Namespace, users: map[string][]user{}}
+	if class.Client == index.ClientRouter {
+		ports, _ := gateway.Ports(r, class.Gateways)
 		for _, p := range ports {
 			for _, s := range p.Servers {
 				c.server(s)
 			}
 		}
 	}
-	if client != index.ClientGRPC {
-		for _, id := range r.CredentialRules(scope) {
-			c.rule(r, client, id)
-		}
+	for _, id := range r.CredentialRules(class.Scope) {
+		c.rule(r, class.Client, id)
 	}
 	var parts []piece.Part
 	for _, name := range slices.Sorted(maps.Keys(c.users)) {
-		if p := placeOf(name); p.ofObject() {
-			parts = append(parts, stored{name, lines(c.users[name])})
+		if p := placeOf(name, class.Namespace); p.ofObject() {
+			if p.namespace == class.Namespace {
+				parts = append(parts, stored{name, class.Namespace, lines(c.users[name])})
+			}
 		} else if p.kind != elsewhere {
 			parts = append(parts, files{name})
 		}
@@ -53,8 +56,9 @@ type user struct {
 }
 
 type collector struct {
-	users  map[string][]user // by name
-	others []piece.Part
+	namespace string            // of the client
+	users     map[string][]user // by name
+	others    []piece.Part
 }
 
 // server adds the secrets of a Gateway's server.
@@ -75,7 +79,7 @@ func (c *collector) server(s gateway.Server) {
 		c.add(u.at(caField(s.TLS)), names.CA)
 	}
 	if len(names.Pairs) > 1 {
-		c.others = append(c.others, algorithms{strings.Join(names.Pairs, "\n"), lines([]user{u.at(pairField(s.TLS, 0))})})
+		c.others = append(c.others, algorithms{strings.Join(names.Pairs, "\n"), c.namespace, lines([]user{u.at(pairField(s.TLS, 0))})})
 	}
 }
 

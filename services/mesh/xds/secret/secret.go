@@ -4,17 +4,18 @@
 //
 // A name says where a credential is:
 //
-//	kubernetes-gateway://NS/NAME         the certificate and key of a Secret
-//	kubernetes-gateway://NS/NAME-cacert  the CAs for it: of the Secret NAME-cacert, else of NAME
+//	kubernetes://NAME                    the certificate and key of the Secret of that name
+//	                                     in the namespace of the client, as in Istio
+//	kubernetes-gateway://NS/NAME         the same for clients in that namespace
+//	kubernetes://NAME-cacert             the CAs for it: of the Secret NAME-cacert, else of NAME
 //	configmap://NS/NAME                  the CAs in a ConfigMap
 //	file-cert:CERT~KEY                   files on the proxy
 //	file-root:CAS, file-root:CAS~CRL     files with CAs on the proxy; file-root:system: those of its system
 //	default, ROOTCA                      the certificate and the CAs of the mesh
 //	invalid://                           nothing: it is never answered
 //
-// Istio's kubernetes://NAME means a Secret beside the proxy. Here a credential always
-// belongs to the namespace of the object that names it, so the name says the namespace,
-// and routers of several namespaces share the bytes.
+// A client has credentials of its own namespace only, whatever Gateways select it: anybody
+// can give a pod the labels that a Gateway selects.
 //
 // It is pure.
 package secret
@@ -144,7 +145,7 @@ func pair(namespace, credential string) string {
 	if !ok || strings.HasSuffix(at, caSuffix) { // that would be the name of CAs
 		return Invalid
 	}
-	return objectScheme + at
+	return at
 }
 
 // authorities returns the name of a credential's CAs.
@@ -153,8 +154,8 @@ func authorities(namespace, credential string) string {
 		return Roots
 	}
 	if name, ok := strings.CutPrefix(credential, configMapScheme); ok {
-		if at, ok := object(namespace, strings.TrimSuffix(name, caSuffix)); ok {
-			return configMapScheme + at
+		if ns, rest, ok := strings.Cut(strings.TrimSuffix(name, caSuffix), "/"); ok && ns != "" && isName(rest) {
+			return configMapScheme + ns + "/" + rest
 		}
 		return Invalid
 	}
@@ -162,12 +163,12 @@ func authorities(namespace, credential string) string {
 	if !ok {
 		return Invalid
 	}
-	return objectScheme + at + caSuffix
+	return at + caSuffix
 }
 
-// object returns namespace/name of an object in a namespace that is named by its name,
-// by both, or by a name of SDS. An object of another namespace is none: a router may
-// have its secret for another Gateway, and Envoy would find it by its name.
+// object returns the name of a Secret that is named by its name, by its namespace and
+// name, or by a name of SDS. One of another namespace than that of the object that names
+// it is none.
 func object(namespace, name string) (string, bool) {
 	for _, scheme := range []string{objectScheme, besideScheme} {
 		if rest, ok := strings.CutPrefix(name, scheme); ok {
@@ -176,13 +177,12 @@ func object(namespace, name string) (string, bool) {
 		}
 	}
 	if ns, rest, ok := strings.Cut(name, "/"); ok {
-		if ns != namespace {
-			return "", false
-		}
-		name = rest
+		return objectScheme + name, ns == namespace && isName(rest)
 	}
-	return namespace + "/" + name, name != "" && !strings.ContainsAny(name, "/:")
+	return besideScheme + name, isName(name)
 }
+
+func isName(name string) bool { return name != "" && !strings.ContainsAny(name, "/:") }
 
 func filePair(certificate, key string) string {
 	if certificate == "" || key == "" || strings.Contains(certificate, "~") {
@@ -201,7 +201,7 @@ func fileRoot(cas, crl string) string {
 	return rootScheme + cas + "~" + crl
 }
 
-// place is what a name says.
+// place is what a name says to a client.
 type place struct {
 	kind            kind
 	namespace, name string // of the object
@@ -219,9 +219,16 @@ const (
 	filesCAs
 )
 
-func placeOf(name string) place {
-	if rest, ok := strings.CutPrefix(name, objectScheme); ok {
-		namespace, object, _ := strings.Cut(rest, "/")
+// placeOf reads a name for clients in a namespace.
+func placeOf(name, namespace string) place {
+	rest, of := strings.CutPrefix(name, besideScheme)
+	object := rest
+	if !of {
+		if rest, of = strings.CutPrefix(name, objectScheme); of {
+			namespace, object, _ = strings.Cut(rest, "/")
+		}
+	}
+	if of {
 		if stripped, ok := strings.CutSuffix(object, caSuffix); ok {
 			return place{kind: secretCAs, namespace: namespace, name: stripped}
 		}
