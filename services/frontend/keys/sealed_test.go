@@ -30,6 +30,11 @@ func TestRestart(t *testing.T) {
 		content, crt := newPEM(), []byte("a certificate")
 		us := ident.Shard{Source: "kubernetes", Instance: "us"}
 		all := []Key{r.has(shard, "web", "tls.key", content), r.has(us, "web", "tls.key", content), r.has(shard, "web", "tls.crt", crt)}
+		r.config.OnChange = func(k Key) {
+			if r.files()[k.file()] == nil {
+				t.Error("a key is used before its file is there")
+			}
+		}
 		r.run()
 		r.store.Want(all)
 		synctest.Wait()
@@ -120,7 +125,7 @@ func TestWrongSealKey(t *testing.T) {
 		r.wants("with another seal key", k, Gone, nil)
 		r.store.Want([]Key{k})
 		later(2 * grace)
-		if err := r.store.Trouble(); err == nil || !strings.Contains(err.Error(), "2 sealed files") || !strings.Contains(err.Error(), "was sealed with the seal key "+right.ID()) {
+		if err := r.store.Trouble(); err == nil || !strings.Contains(err.Error(), "left as they are: 2:") || !strings.Contains(err.Error(), "was sealed with the seal key "+right.ID()) {
 			t.Errorf("trouble: %v", err)
 		}
 		if n := bytes.Count(r.log.Bytes(), []byte("cannot open sealed files")); n != 1 {
@@ -143,7 +148,7 @@ func TestWrongSealKey(t *testing.T) {
 		r.back()
 		r.store.Want([]Key{k})
 		synctest.Wait()
-		if err := r.store.Trouble(); err == nil || !strings.Contains(err.Error(), "1 sealed files") {
+		if err := r.store.Trouble(); err == nil || !strings.Contains(err.Error(), "left as they are: 1:") {
 			t.Errorf("trouble with one file replaced: %v", err)
 		}
 		r.restart()
@@ -167,7 +172,7 @@ func TestNoDisk(t *testing.T) {
 		r.store.Want([]Key{k})
 		synctest.Wait()
 		r.wants("without a disk", k, Here, content)
-		if st := r.store.Status(); !strings.Contains(st.Trouble, "1 private keys are in memory only") || st.Keys[0].Sealed {
+		if st := r.store.Status(); !strings.Contains(st.Trouble, "private keys in memory only: 1;") || st.Keys[0].Sealed {
 			t.Errorf("status %+v", st)
 		}
 		r.config.Dir = t.TempDir() // for leak: the other is no directory
