@@ -279,6 +279,29 @@ func TestWipe(t *testing.T) {
 	})
 }
 
+// The store wipes what it was given, whether it fits or not: its own copy is the only one.
+func TestWipeAnswers(t *testing.T) {
+	bubble(t, func(r *rig) {
+		content, other := newPEM(), newPEM()
+		k := keyOf(shard, "web", "tls.key", content)
+		given := [][]byte{slices.Clone(other), slices.Clone(content)}
+		n := 0
+		r.answers(func(keyexchange.Want) (*keyexchange.Answer, error) {
+			n++
+			return &keyexchange.Answer{Outcome: keyv1.Outcome_OUTCOME_GIVEN, Fields: map[string][]byte{"tls.key": given[n-1]}}, nil
+		})
+		r.run()
+		r.store.Want([]Key{k})
+		later(time.Second)
+		r.wants("the second answer", k, Here, content)
+		for i, b := range given {
+			if slices.ContainsFunc(b, func(b byte) bool { return b != 0 }) {
+				t.Errorf("answer %d is still in memory", i)
+			}
+		}
+	})
+}
+
 // A key that comes after Want has dropped it is not kept.
 func TestLateAnswer(t *testing.T) {
 	bubble(t, func(r *rig) {
