@@ -248,10 +248,19 @@ func (s *Store) take(batch []Key, given map[string][]byte) (outcome string) {
 	return outcome
 }
 
-// refuse tells the log and the audit about a key that is not used (KEY-13).
+// refuse tells the log and the audit about a key that is not used (KEY-13). The audit has
+// it once while the key is wanted: a watcher that gives wrong keys must not push other
+// records out.
 func (s *Store) refuse(k Key, why error) {
 	s.log.Error("a watcher gave a private key that is not the one of the version; it is not used", "object", k.object(), "field", k.Field, "hmac", hexSum(k), "reason", why)
-	if s.cfg.Audit != nil {
+	s.mu.Lock()
+	e := s.entries[k]
+	first := e != nil && !e.refused
+	if first {
+		e.refused = true
+	}
+	s.mu.Unlock()
+	if first && s.cfg.Audit != nil {
 		s.cfg.Audit(&auditv1.Record{
 			Action: auditv1.Action_ACTION_KEY_REFUSED, Object: k.object(), Name: k.Field, Digest: []byte(k.Sum),
 			Reason: "the frontend does not use what the watcher gave: " + why.Error(),

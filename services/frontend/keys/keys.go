@@ -146,6 +146,7 @@ type entry struct {
 	sealed  bool   // a sealed file has it
 	since   time.Time
 	gone    bool // OnChange was told that it is gone
+	refused bool // the audit has a refusal
 }
 
 func (e *entry) state(now time.Time) State {
@@ -198,8 +199,8 @@ func (s *Store) Get(k Key) (pem []byte, state State) {
 // until no served version names the old one.
 //
 // A key that a sealed file has is Here when Want returns; the Store begins to ask for the
-// others. Keys that Want no longer names are wiped from memory at once, and their sealed
-// files are removed after 10 minutes. Of more than 10,000 keys, those that were wanted
+// others. Keys that Want does not name, those that New has read among them, are wiped from
+// memory at once, and their sealed files are removed after 10 minutes. Of more than 10,000 keys, those that were wanted
 // before come first, and the rest is left out; Trouble says so. A key without an HMAC of
 // 32 bytes, or whose field is none of a credential, is Gone.
 //

@@ -141,6 +141,7 @@ func TestUnfit(t *testing.T) {
 				if r.outcome(unfit) != 1 || len(r.files()) != 0 {
 					t.Errorf("%d requests are unfit, %d files; want 1 and none", r.outcome(unfit), len(r.files()))
 				}
+				later(time.Minute)
 				if len(r.audit) != 1 {
 					t.Fatalf("the audit has %d records, want 1", len(r.audit))
 				}
@@ -167,13 +168,16 @@ func TestCopiedSum(t *testing.T) {
 		foreign.Shard.Instance = "us"
 		thief := k
 		thief.Name = "thief"
-		r.answers(func(w keyexchange.Want) (*keyexchange.Answer, error) { // a watcher that has it, too
+		r.answers(func(w keyexchange.Want) (*keyexchange.Answer, error) {
+			if w.Shard != shard {
+				return &keyexchange.Answer{Outcome: keyv1.Outcome_OUTCOME_CHANGED}, nil
+			}
 			return &keyexchange.Answer{Outcome: keyv1.Outcome_OUTCOME_GIVEN, Fields: map[string][]byte{"tls.key": slices.Clone(content)}}, nil
 		})
-		r.store.Want([]Key{k, thief})
+		r.store.Want([]Key{k, thief, foreign})
 		later(time.Minute)
 		r.wants("under the name of another object", thief, Gone, nil)
-		r.wants("of another shard, which Want does not name", foreign, Gone, nil)
+		r.wants("of another shard", foreign, Gone, nil)
 		r.wants("under its own name", k, Here, content)
 	})
 }
@@ -272,6 +276,29 @@ func TestWipe(t *testing.T) {
 			t.Errorf("%d requests, %d fetches for keys that are not wanted", n, len(r.store.fetches))
 		}
 		r.wants("after Want without it", k, Gone, nil)
+	})
+}
+
+// The store wipes what it was given, whether it fits or not: its own copy is the only one.
+func TestWipeAnswers(t *testing.T) {
+	bubble(t, func(r *rig) {
+		content, other := newPEM(), newPEM()
+		k := keyOf(shard, "web", "tls.key", content)
+		given := [][]byte{slices.Clone(other), slices.Clone(content)}
+		n := 0
+		r.answers(func(keyexchange.Want) (*keyexchange.Answer, error) {
+			n++
+			return &keyexchange.Answer{Outcome: keyv1.Outcome_OUTCOME_GIVEN, Fields: map[string][]byte{"tls.key": given[n-1]}}, nil
+		})
+		r.run()
+		r.store.Want([]Key{k})
+		later(time.Second)
+		r.wants("the second answer", k, Here, content)
+		for i, b := range given {
+			if slices.ContainsFunc(b, func(b byte) bool { return b != 0 }) {
+				t.Errorf("answer %d is still in memory", i)
+			}
+		}
 	})
 }
 
@@ -421,7 +448,7 @@ func TestLimits(t *testing.T) {
 		for _, b := range bad {
 			r.wants("a key that cannot be asked for", b, Gone, nil)
 		}
-		if err := r.store.Trouble(); err == nil || !strings.Contains(err.Error(), "5 private keys have no valid HMAC") {
+		if err := r.store.Trouble(); err == nil || !strings.Contains(err.Error(), "without a valid HMAC in the served versions: 5;") {
 			t.Errorf("trouble: %v", err)
 		}
 		var all []Key
@@ -434,7 +461,7 @@ func TestLimits(t *testing.T) {
 		r.wants("a key that was here before", k, Here, content)
 		r.wants("the first", all[0], Coming, nil)
 		r.wants("beyond the limit", all[maxKeys-1], Gone, nil)
-		if err := r.store.Trouble(); err == nil || !strings.Contains(err.Error(), "1 private keys are not served: a frontend keeps 10000 at most") {
+		if err := r.store.Trouble(); err == nil || !strings.Contains(err.Error(), "private keys that are not served: 1: a frontend keeps 10000 at most") {
 			t.Errorf("trouble: %v", err)
 		}
 		r.store.Want([]Key{k})

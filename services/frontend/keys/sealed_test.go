@@ -30,6 +30,11 @@ func TestRestart(t *testing.T) {
 		content, crt := newPEM(), []byte("a certificate")
 		us := ident.Shard{Source: "kubernetes", Instance: "us"}
 		all := []Key{r.has(shard, "web", "tls.key", content), r.has(us, "web", "tls.key", content), r.has(shard, "web", "tls.crt", crt)}
+		r.config.OnChange = func(k Key) {
+			if _, err := os.Stat(filepath.Join(r.config.Dir, k.file())); err != nil {
+				t.Errorf("a key is used before its file is there: %v", err)
+			}
+		}
 		r.run()
 		r.store.Want(all)
 		synctest.Wait()
@@ -120,7 +125,7 @@ func TestWrongSealKey(t *testing.T) {
 		r.wants("with another seal key", k, Gone, nil)
 		r.store.Want([]Key{k})
 		later(2 * grace)
-		if err := r.store.Trouble(); err == nil || !strings.Contains(err.Error(), "2 sealed files") || !strings.Contains(err.Error(), "was sealed with the seal key "+right.ID()) {
+		if err := r.store.Trouble(); err == nil || !strings.Contains(err.Error(), "left as they are: 2:") || !strings.Contains(err.Error(), "was sealed with the seal key "+right.ID()) {
 			t.Errorf("trouble: %v", err)
 		}
 		if n := bytes.Count(r.log.Bytes(), []byte("cannot open sealed files")); n != 1 {
@@ -143,7 +148,7 @@ func TestWrongSealKey(t *testing.T) {
 		r.back()
 		r.store.Want([]Key{k})
 		synctest.Wait()
-		if err := r.store.Trouble(); err == nil || !strings.Contains(err.Error(), "1 sealed files") {
+		if err := r.store.Trouble(); err == nil || !strings.Contains(err.Error(), "left as they are: 1:") {
 			t.Errorf("trouble with one file replaced: %v", err)
 		}
 		r.restart()
@@ -167,7 +172,7 @@ func TestNoDisk(t *testing.T) {
 		r.store.Want([]Key{k})
 		synctest.Wait()
 		r.wants("without a disk", k, Here, content)
-		if st := r.store.Status(); !strings.Contains(st.Trouble, "1 private keys are in memory only") || st.Keys[0].Sealed {
+		if st := r.store.Status(); !strings.Contains(st.Trouble, "private keys in memory only: 1;") || st.Keys[0].Sealed {
 			t.Errorf("status %+v", st)
 		}
 		r.config.Dir = t.TempDir() // for leak: the other is no directory
@@ -248,6 +253,25 @@ func TestDamage(t *testing.T) {
 			}
 			r.leak(content, second)
 		}
+	})
+}
+
+// A file under the name of another key is not used while the store runs either, not even
+// by a store that cannot check HMACs.
+func TestSwappedFile(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.sealed(t.TempDir(), "s").config.Sums = nil
+		k, k2 := r.has(shard, "web", "tls.key", newPEM()), r.has(shard, "api", "tls.key", newPEM())
+		r.run()
+		r.store.Want([]Key{k, k2})
+		synctest.Wait()
+		r.away()
+		r.store.Want(nil)
+		if err := os.Rename(filepath.Join(r.config.Dir, k2.file()), filepath.Join(r.config.Dir, k.file())); err != nil {
+			t.Fatal(err)
+		}
+		r.store.Want([]Key{k})
+		r.wants("from the file of another key", k, Coming, nil)
 	})
 }
 

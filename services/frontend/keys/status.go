@@ -57,16 +57,16 @@ func (s *Store) Trouble() error {
 	defer s.mu.Unlock()
 	var errs []error
 	if s.noDisk != nil {
-		errs = append(errs, fmt.Errorf("%d private keys are in memory only, and the frontend tries to seal them every minute: %w", s.unsealed(), s.noDisk))
+		errs = append(errs, fmt.Errorf("private keys in memory only: %d; the frontend tries to seal them every minute: %w", s.unsealed(), s.noDisk))
 	}
 	if n := len(s.unopened); n > 0 {
-		errs = append(errs, fmt.Errorf("%d sealed files of private keys cannot be opened and are left as they are: %w", n, s.firstUnopened()))
+		errs = append(errs, fmt.Errorf("sealed files of private keys that cannot be opened, and are left as they are: %d: %w", n, s.firstUnopened()))
 	}
 	if s.leftOut > 0 {
-		errs = append(errs, fmt.Errorf("%d private keys are not served: a frontend keeps %d at most; spread the proxies that need them over more frontends", s.leftOut, maxKeys))
+		errs = append(errs, fmt.Errorf("private keys that are not served: %d: a frontend keeps %d at most; spread the proxies that need them over more frontends", s.leftOut, maxKeys))
 	}
 	if s.noSum > 0 {
-		errs = append(errs, fmt.Errorf("%d private keys have no valid HMAC in the served versions, so they cannot be asked for: give all watchers --secret-key-file", s.noSum))
+		errs = append(errs, fmt.Errorf("private keys without a valid HMAC in the served versions: %d; they cannot be asked for: give all watchers --secret-key-file", s.noSum))
 	}
 	return errors.Join(errs...)
 }

@@ -39,16 +39,16 @@ func (o *Options) connectBus(ctx context.Context, log *slog.Logger, link *busLin
 		return server.Report()
 	})
 	link.reporter.Store(reporter)
-	records, err := audit.NewWriter(nc, audit.WriterOptions{Domain: o.Domain, Role: bus.Frontend(), Process: o.ID, Log: log})
+	writer, err := audit.NewWriter(nc, audit.WriterOptions{Domain: o.Domain, Role: bus.Frontend(), Process: o.ID, Log: log})
 	if err != nil {
 		return err
 	}
-	link.audit.open(records)
+	link.audit.open(writer)
 	link.fleet.Store(fleet)
 	link.open(nc, feed)
 	return process.RunStages(ctx, process.Stage{
 		reporter.Run,
-		records.Run,
+		writer.Run,
 		func(ctx context.Context) error { return fleet.ServeProxies(ctx, o.ID, server.Proxy) },
 		// Ticks of the leader tell the head, in case a message was lost, and what
 		// proxies of other frontends reject.
