@@ -35,6 +35,7 @@ type edge struct {
 	ca           *certtest.CA
 	mesh         *rig.Mesh
 	files        rig.TLS // of its proxies
+	sealKey      string  // a file
 }
 
 func hostName(i int) string { return fmt.Sprintf("host-%d.test", i) }
@@ -78,14 +79,23 @@ func TestEdge(t *testing.T) {
 	e.credential(missingHost, "v1", day())
 	e.serves(first, missingHost, "v1")
 
-	// Everything but Envoy dies, and the directory is gone.
+	// Everything but Envoy dies, and the directory is gone. A frontend alone starts.
 	up := e.mesh.Frontends[0]
+	e.must(up.UntilAlive(ctx, "the newest version to be on the disk", func(ctx context.Context) error {
+		m, err := up.Metrics(ctx)
+		if err == nil && m["meshlog_frontend_persisted"].Sum != 1 {
+			err = errors.New("it is not")
+		}
+		return err
+	}))
 	up.Kill()
 	e.serves(first, 1, "v1")
+	first.Kill() // its ports are for the next ones
 	e.must(os.Rename(e.certificates, e.certificates+".gone"))
-	e.must(up.Restart())
-	e.must(up.Ready(ctx))
-	first.Kill() // both have the same port
+	alone, err := rig.StartFrontendTLS(e.TempDir(), "frontend", e.mesh.Data, up.XDS, up.TLS, "--seal-key-file", e.sealKey)
+	e.must(err)
+	t.Cleanup(alone.Kill)
+	e.must(alone.Ready(ctx))
 	second := e.proxy("edge-2")
 	for _, i := range []int{0, 1, missingHost, edgeHosts - 1} {
 		want := "v1"
@@ -170,10 +180,10 @@ func (e *edge) configure() []string {
 			e.credential(i, "v1", ends)
 		}
 		fmt.Fprintf(&servers, `
-    - port: {number: %d, name: https, protocol: HTTPS}
+    - port: {number: %d, name: https-%d, protocol: HTTPS}
       bind: 127.0.0.1
       hosts: [%s]
-      tls: {mode: SIMPLE, credentialName: credential-%d}`, e.port, hostName(i), i)
+      tls: {mode: SIMPLE, credentialName: credential-%d}`, e.port, i, hostName(i), i)
 	}
 	e.write(filepath.Join(dir, "mesh", "edge.yaml"), fmt.Appendf(nil, `apiVersion: networking.istio.io/v1
 kind: Gateway
@@ -201,10 +211,11 @@ spec:
   endpoints: [{address: 127.0.0.1, ports: {http: %d}}]
 `, servers.String(), backend.Port))
 	e.write(filepath.Join(dir, "secret.key"), []byte("the key of the HMACs of this test, 32 bytes and more\n"))
-	e.write(filepath.Join(dir, "seal.key"), []byte("0123456789abcdef0123456789abcdef"))
+	e.sealKey = filepath.Join(dir, "seal.key")
+	e.write(e.sealKey, []byte("0123456789abcdef0123456789abcdef"))
 	return []string{
 		"--config", filepath.Join(dir, "mesh"), "--certificates", e.certificates,
-		"--secret-key-file", filepath.Join(dir, "secret.key"), "--seal-key-file", filepath.Join(dir, "seal.key"),
+		"--secret-key-file", filepath.Join(dir, "secret.key"), "--seal-key-file", e.sealKey,
 	}
 }
 

@@ -124,7 +124,13 @@ type bus []string
 // StartFrontend runs bin/frontend with its data in data, serving on a port.
 // Without flags for the bus it serves the content of data.
 func StartFrontend(dir, name, data string, port int, bus ...string) (*Server, error) {
-	return startServer("frontend", name, dir, Server{XDS: port}, append(bus, "--id", name, "--data", data)...)
+	return StartFrontendTLS(dir, name, data, port, nil, bus...)
+}
+
+// StartFrontendTLS is StartFrontend that serves xDS over mutual TLS only; nil: without
+// TLS.
+func StartFrontendTLS(dir, name, data string, port int, tls *TLS, flags ...string) (*Server, error) {
+	return startServer("frontend", name, dir, Server{XDS: port, TLS: tls}, append(flags, "--id", name, "--data", data)...)
 }
 
 // Mesh is a running meshlog: in one process, or in separate ones.
