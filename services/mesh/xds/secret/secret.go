@@ -77,7 +77,7 @@ func OfServer(namespace string, tls *networking.ServerTLSSettings) Names {
 		return Names{[]string{Mesh}, Roots}
 	}
 	var n Names
-	ca := Invalid // without CAs no client is verified: none may pass (S16)
+	var ca string // Invalid if there are none: then no client may pass (S16)
 	switch credentials := credentialNames(tls); {
 	case len(credentials) > 0:
 		for _, c := range credentials {
