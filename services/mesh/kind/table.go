@@ -98,11 +98,11 @@ var table = []*Kind{
 	of[extensions.WasmPlugin](Kind{Group: extensionsGroup, Versions: []string{"v1alpha1"}, Namespaced: true}),
 	of[extensions.TrafficExtension](Kind{Group: extensionsGroup, Versions: []string{"v1alpha1"}, Namespaced: true}),
 	of[registryv1.SecretReference](Kind{
-		Group: coreGroup, Versions: v1, Name: "Secret", Namespaced: true, Form: Converted, ClusterOnly: true,
+		Group: coreGroup, Versions: v1, Name: "Secret", Namespaced: true, Form: Converted, ClusterOnly: true, Meaning: Context,
 		validate: validate.Secret,
 	}),
 	of[registryv1.Object](Kind{
-		Group: coreGroup, Versions: v1, Name: "ConfigMap", Namespaced: true, Form: Converted, ClusterOnly: true,
+		Group: coreGroup, Versions: v1, Name: "ConfigMap", Namespaced: true, Form: Converted, ClusterOnly: true, Meaning: Context,
 		validate: validate.ConfigMap,
 	}),
 	of[registryv1.Object](Kind{Group: ingressGroup, Versions: v1, Name: "Ingress", Namespaced: true, Form: Converted}),

@@ -33,7 +33,11 @@ func Problems(m proto.Message) []problem.Diagnostic {
 		if hashes(m) { // what is hashed is part of the routes (DR-11)
 			types = append(types, ident.RDS)
 		}
-		return refused(worldOfRule(m), sidecars, types...)
+		clients := sidecars
+		if namesCredential(m) { // which sidecars have only if the rule selects them (DR-17)
+			clients = routers
+		}
+		return refused(worldOfRule(m), clients, types...)
 	case *networking.ServiceEntry:
 		return refused(worldOfEntry(m), sidecars, ident.CDS, ident.LDS, ident.RDS)
 	case *networking.Gateway:

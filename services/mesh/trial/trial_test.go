@@ -37,8 +37,15 @@ func TestTrialRefuses(t *testing.T) {
 		m    proto.Message
 		want string
 	}{
-		"cookie attribute":           {&networking.DestinationRule{Host: "a", TrafficPolicy: hash}, "attributes[0].name"},
-		"cookie attribute, hidden":   {&networking.DestinationRule{Host: "a", TrafficPolicy: hash, ExportTo: []string{"~"}}, "attributes[0].name"},
+		"cookie attribute":         {&networking.DestinationRule{Host: "a", TrafficPolicy: hash}, "attributes[0].name"},
+		"cookie attribute, hidden": {&networking.DestinationRule{Host: "a", TrafficPolicy: hash, ExportTo: []string{"~"}}, "attributes[0].name"},
+		"with a credential": {&networking.DestinationRule{Host: "a", TrafficPolicy: &networking.TrafficPolicy{
+			Tls: &networking.ClientTLSSettings{Mode: networking.ClientTLSSettings_SIMPLE, CredentialName: "c"},
+			LoadBalancer: &networking.LoadBalancerSettings{LbPolicy: &networking.LoadBalancerSettings_ConsistentHash{ConsistentHash: &networking.LoadBalancerSettings_ConsistentHashLB{
+				HashKey:       &networking.LoadBalancerSettings_ConsistentHashLB_UseSourceIp{UseSourceIp: true},
+				HashAlgorithm: &networking.LoadBalancerSettings_ConsistentHashLB_RingHash_{RingHash: &networking.LoadBalancerSettings_ConsistentHashLB_RingHash{MinimumRingSize: 8388609}},
+			}}},
+		}}, "ring_size"},
 		"retry of the mesh":          {&mesh.MeshConfig{DefaultHttpRetryPolicy: &networking.HTTPRetry{Attempts: 2, Backoff: durationpb.New(0)}}, "base_interval"},
 		"port of the mesh":           {&mesh.MeshConfig{ProxyListenPort: 70000}, "port_value"},
 		"DNS of the mesh":            {&mesh.MeshConfig{DnsRefreshRate: durationpb.New(100 * time.Microsecond)}, "dns_refresh_rate"},

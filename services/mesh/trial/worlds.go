@@ -56,13 +56,25 @@ func worldOfRule(dr *networking.DestinationRule) []object {
 
 // hashes reports whether a policy of a rule hashes requests.
 func hashes(dr *networking.DestinationRule) bool {
-	does := func(t *networking.TrafficPolicy) bool {
-		return t.GetLoadBalancer().GetConsistentHash() != nil ||
-			slices.ContainsFunc(t.GetPortLevelSettings(), func(p *networking.TrafficPolicy_PortTrafficPolicy) bool {
-				return p.GetLoadBalancer().GetConsistentHash() != nil
-			})
+	return somewhere(dr, func(p policy) bool { return p.GetLoadBalancer().GetConsistentHash() != nil })
+}
+
+// namesCredential reports whether a policy of a rule names a credential.
+func namesCredential(dr *networking.DestinationRule) bool {
+	return somewhere(dr, func(p policy) bool { return p.GetTls().GetCredentialName() != "" })
+}
+
+// policy is the policy of a rule, of a subset or of a port.
+type policy interface {
+	GetLoadBalancer() *networking.LoadBalancerSettings
+	GetTls() *networking.ClientTLSSettings
+}
+
+func somewhere(dr *networking.DestinationRule, is func(policy) bool) bool {
+	in := func(t *networking.TrafficPolicy) bool {
+		return is(t) || slices.ContainsFunc(t.GetPortLevelSettings(), func(p *networking.TrafficPolicy_PortTrafficPolicy) bool { return is(p) })
 	}
-	return does(dr.GetTrafficPolicy()) || slices.ContainsFunc(dr.GetSubsets(), func(s *networking.Subset) bool { return does(s.GetTrafficPolicy()) })
+	return in(dr.GetTrafficPolicy()) || slices.ContainsFunc(dr.GetSubsets(), func(s *networking.Subset) bool { return in(s.GetTrafficPolicy()) })
 }
 
 // worldOfEntry returns a world with a ServiceEntry that every proxy sees. Where

@@ -120,6 +120,10 @@ func origin(inputs []index.Input) string {
 			names = append(names, "VirtualService "+in.A+"/"+in.B)
 		case index.InputRule:
 			names = append(names, "DestinationRule of "+in.B+" in "+in.A)
+		case index.InputSecret:
+			names = append(names, "Secret "+in.A+"/"+in.B)
+		case index.InputConfigMap:
+			names = append(names, "ConfigMap "+in.A+"/"+in.B)
 		}
 	}
 	if len(names) == 0 {

@@ -15,7 +15,6 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	proxyprotocolv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/proxy_protocol/v3"
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
-	"google.golang.org/protobuf/proto"
 )
 
 // inlineSecrets makes b ask for static secrets where it would ask for some by SDS, and
@@ -56,7 +55,7 @@ func (s *secrets) socket(socket *corev3.TransportSocket) {
 	case *proxyprotocolv3.ProxyProtocolUpstreamTransport:
 		s.socket(m.GetTransportSocket())
 	}
-	socket.ConfigType = &corev3.TransportSocket_TypedConfig{TypedConfig: packed(s, proto.Message(m))}
+	socket.ConfigType = &corev3.TransportSocket_TypedConfig{TypedConfig: packed(s, m)}
 }
 
 func (s *secrets) context(c *tlsv3.CommonTlsContext) {

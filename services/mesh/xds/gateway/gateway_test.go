@@ -171,3 +171,33 @@ spec:
 		t.Errorf("problems: got %v, want %v", fields, want)
 	}
 }
+
+// A wildcard does not answer for hosts of a server that verifies clients, unless it has a
+// more specific host itself (MTLS-15).
+func TestGuarded(t *testing.T) {
+	pc := meshtest.PushContext(t, meshtest.YAML(t, `apiVersion: networking.istio.io/v1
+kind: Gateway
+metadata: {name: g, namespace: edge}
+spec:
+  servers:
+  - {port: {number: 443, name: wild, protocol: HTTPS}, hosts: ["*.example.com", open.admin.example.com], tls: {mode: SIMPLE, credentialName: c}}
+  - {port: {number: 443, name: admin, protocol: HTTPS}, hosts: ["*.admin.example.com", elsewhere.example.org], tls: {mode: MUTUAL, credentialName: c}}
+  - {port: {number: 443, name: plain, protocol: HTTPS}, hosts: [plain.example.com], tls: {mode: SIMPLE, credentialName: c}}
+`)...)
+	p := gateway.Find(pc.Read(), "*", "0.0.0.0", 443)
+	guarded := p.Guarded(0)
+	if want := []string{"*.admin.example.com"}; !slices.Equal(guarded, want) {
+		t.Errorf("got %v, want %v", guarded, want)
+	}
+	if got := p.Guarded(1); len(got) > 0 {
+		t.Errorf("got %v from a server that verifies clients", got)
+	}
+	for host, want := range map[string]bool{
+		"a.example.com": false, "a.admin.example.com": true, "*.admin.example.com": true, "*.example.com": false,
+		"open.admin.example.com": false, "plain.example.com": false,
+	} {
+		if got := p.Servers[0].Guards(guarded, host); got != want {
+			t.Errorf("%s: got %v, want %v", host, got, want)
+		}
+	}
+}

@@ -143,7 +143,7 @@ func ForClient(client index.Client, rule *networking.DestinationRule) bool {
 	return client == index.ClientRouter || client == index.ClientSidecar && rule.GetWorkloadSelector() != nil
 }
 
-// add adds a user of a secret, unless it may not use it (GA-11).
+// add adds a user of a secret, unless it may not use it (SDS-4).
 func (c *collector) add(u user, name string) {
 	if name == Invalid {
 		c.others = append(c.others, piece.Problem(u.problem(

@@ -78,7 +78,7 @@ func OfServer(namespace string, tls *networking.ServerTLSSettings) Names {
 		return Names{[]string{Mesh}, Roots}
 	}
 	var n Names
-	ca := Invalid // without CAs no client is verified: none may pass (S16)
+	var ca string // Invalid if there are none: then no client may pass (S16)
 	switch credentials := credentialNames(tls); {
 	case len(credentials) > 0:
 		for _, c := range credentials {
@@ -154,7 +154,7 @@ func authorities(namespace, credential string) string {
 		return Roots
 	}
 	if name, ok := strings.CutPrefix(credential, configMapScheme); ok {
-		if ns, rest, ok := strings.Cut(strings.TrimSuffix(name, caSuffix), "/"); ok && ns != "" && isName(rest) {
+		if ns, rest, ok := strings.Cut(strings.TrimSuffix(name, caSuffix), "/"); ok && ns == namespace && isName(rest) {
 			return configMapScheme + ns + "/" + rest
 		}
 		return Invalid
