@@ -77,8 +77,6 @@ func (s *Settings) Flags(fs *pflag.FlagSet) {
 		"Set it if that directory cannot be written, as with a mounted Secret; keep the file over restarts")
 	fs.DurationVar(&s.RootAnnouncement, "root-announcement", s.RootAnnouncement, "`time` for which a new root of a plugged CA is announced before the CA signs under it. "+
 		"Raise it if proxies are away for longer: a proxy that does not know a root refuses its certificates")
-	fs.BoolVar(&s.UnannouncedRoot, "unannounced-root", s.UnannouncedRoot, "sign under a root that was not announced. "+
-		"Set it for one start, in an emergency: if the key before is lost or known to others. Proxies refuse each other until all of them have the new root")
 	fs.BoolVar(&s.JoinTokens, "join-tokens", s.JoinTokens, "take join tokens, which `meshlog ca token` makes: each is good for one certificate of one workload. "+
 		"Set it for workloads on machines without another identity")
 	fs.BoolVar(&s.CertificateRenewal, "certificate-renewal", s.CertificateRenewal, "take certificates of this CA, for a new one of the same identity. "+
@@ -103,6 +101,8 @@ func (s *Settings) common(fs *pflag.FlagSet) {
 	fs.StringVar(&s.SealKeyFile, "seal-key-file", s.SealKeyFile, "`file` with 32 random bytes or more that seal the CA's key on the disk. Keep it elsewhere: a systemd credential, a TPM, a mounted Secret. "+
 		"Make it with: head -c 32 /dev/urandom")
 	fs.BoolVar(&s.InsecureKeyFile, "insecure-ca-key-file", s.InsecureKeyFile, "allow the CA's key in clear on a disk. A process that reads it can be any workload: set it for trials only")
+	fs.BoolVar(&s.UnannouncedRoot, "unannounced-root", s.UnannouncedRoot, "sign under a root that was not announced. "+
+		"Set it for one start, in an emergency: if the key before is lost or known to others. Proxies refuse each other until all of them have the new root")
 }
 
 func (s *Settings) keyDefault() string {
