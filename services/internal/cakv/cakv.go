@@ -214,9 +214,12 @@ func (t *Tokens) once(ctx context.Context, subject string, data []byte) error {
 	defer cancel()
 	m := nats.NewMsg(subject)
 	m.Data = data
-	// A message without an answer may be stored: the caller must not send it again, and the
-	// token is lost with it.
-	_, err := t.js.PublishMsg(ctx, m, jetstream.WithExpectStream(Stream), jetstream.WithExpectLastSequencePerSubject(0), jetstream.WithRetryAttempts(0))
+	// After an error the message may be stored, and the token is lost with it. The library
+	// sends it again only if no stream got it.
+	_, err := t.js.PublishMsg(ctx, m, jetstream.WithExpectStream(Stream), jetstream.WithExpectLastSequencePerSubject(0))
+	if errors.Is(err, jetstream.ErrNoStreamResponse) || errors.Is(err, nats.ErrNoResponders) {
+		return fmt.Errorf("the bus keeps no join tokens now (%w): a builder of this build makes their stream, %s, when it starts", err, Stream)
+	}
 	if err != nil {
 		return fmt.Errorf("write a join token: %w", jsapi.Cause(ctx, jsapi.Explain(t.nc, err, subject)))
 	}

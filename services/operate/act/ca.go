@@ -39,11 +39,12 @@ func joinToken() *cobra.Command {
 authorization: Bearer TOKEN, gets one certificate for this namespace and account. It
 renews the certificate with the certificate (--certificate-renewal of the CA).
 
-The token is printed once, and nothing else with it. The bus keeps its SHA-256 until
-the token is spent or has ended. Treat the token like a password: whichever process
-has it first becomes the workload. The CA must run with --join-tokens.`,
+The token is printed once, and nothing else with it; the bus keeps only its SHA-256.
+Treat the token like a password: the process that shows it first becomes the
+workload. The CA must run with --join-tokens.`,
 		Example: `  meshlog ca token --data data/ --namespace shop --account cart
-  meshlog ca token --namespace shop --account cart --ttl 1h > /run/join/token   # with MESHLOG_DATA or MESHLOG_BUS`,
+  export MESHLOG_BUS=nats://10.0.0.1:4222 MESHLOG_BUS_NKEY=auth/operator.nk
+  meshlog ca token --namespace shop --account cart --ttl 1h > token`,
 	}
 	namespace := cmd.Flags().String("namespace", "", "`namespace` of the workload")
 	account := cmd.Flags().String("account", "", "service `account` of the workload")

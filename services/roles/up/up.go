@@ -85,7 +85,7 @@ func (s *Settings) Flags(fs *pflag.FlagSet) {
 	s.Frontend.Flags(fs)
 	s.Builder.Flags(fs)
 	s.Watcher.Flags(fs)
-	fs.BoolVar(&s.CA, "ca", s.CA, "run the certificate authority of the mesh too, with a root of its own; workloads join with the tokens of meshlog ca token. "+
+	fs.BoolVar(&s.CA, "ca", s.CA, "run the certificate authority of the mesh too, with a root of its own; workloads join with tokens, which meshlog ca token makes. "+
 		"Set it, with --seal-key-file, so that workloads get certificates for their identity")
 	s.Authority.UpFlags(fs)
 }
