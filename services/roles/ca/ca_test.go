@@ -366,13 +366,12 @@ func TestUp(t *testing.T) {
 	}
 	s.Authority.SealKeyFile = filepath.Join(dir, "seal")
 	must(t, os.WriteFile(s.Authority.SealKeyFile, bytes.Repeat([]byte("s"), 32), 0o600), s.Check())
-	serve := func() (addr string, stop func()) {
-		lines, stop := m.run(func(ctx context.Context, p *process.Process) error { return up.Run(ctx, p, s) })
-		addr = lines.Wait(t, "serving certificates", "port")
-		lines.Wait(t, "serving", "version")
-		return addr, stop
+	serve := func() (addr string, lines operatetest.Events, stop func()) {
+		lines, stop = m.run(func(ctx context.Context, p *process.Process) error { return up.Run(ctx, p, s) })
+		return lines.Wait(t, "serving certificates", "port"), lines, stop
 	}
-	addr, stop := serve()
+	addr, lines, stop := serve()
+	lines.Wait(t, "serving", "version")
 	meshlog := func(args ...string) string {
 		t.Helper()
 		var out bytes.Buffer
@@ -395,7 +394,7 @@ func TestUp(t *testing.T) {
 		must(t, t.Context().Err())
 	}
 	stop()
-	addr, _ = serve()
+	addr, _, _ = serve()
 	if _, err := m.ask(addr, pool, "", c); err != nil {
 		t.Errorf("after a restart: %v", err)
 	}
