@@ -5,6 +5,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,8 +18,9 @@ import (
 func TestServingCertificateIsRenewed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		one, two := newPair(t, "one", time.Now().Add(40*24*time.Hour)), newPair(t, "two", time.Now().Add(400*24*time.Hour))
-		current := one.under(t)
-		s, err := newServing(func() *signer.Authority { return current }, []string{"ca.example", "localhost"}, quiet)
+		var current atomic.Pointer[signer.Authority]
+		current.Store(one.under(t))
+		s, err := newServing(current.Load, []string{"ca.example", "localhost"}, quiet)
 		must(t, err)
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
@@ -59,18 +61,18 @@ func TestServingCertificateIsRenewed(t *testing.T) {
 		if second == first {
 			t.Error("it is not renewed after 60 % of its time")
 		}
-		current = two.under(t, one)
+		current.Store(two.under(t, one))
 		<-time.After(servingLook + time.Second)
 		if third := serial(two); third == second {
 			t.Error("it is not issued again for a new CA")
 		}
 		// A CA that has ended renews nothing, says so, and is not ready at the end.
-		current = one.under(t)
+		current.Store(one.under(t))
 		<-time.After(41 * 24 * time.Hour)
 		if err := s.problem(); err == nil || !strings.Contains(err.Error(), "is not renewed, and ends at") || s.ready(time.Now()) == nil {
 			t.Errorf("the problem is %v, ready %v", err, s.ready(time.Now()))
 		}
-		current = two.under(t)
+		current.Store(two.under(t))
 		<-time.After(2 * servingSlow)
 		if err := errors.Join(s.problem(), s.ready(time.Now())); err != nil {
 			t.Error(err)
