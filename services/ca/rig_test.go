@@ -30,6 +30,7 @@ import (
 	"meshlog.dev/deploy/testkit/certtest"
 	"meshlog.dev/services/ca"
 	"meshlog.dev/services/ca/authn"
+	"meshlog.dev/services/ca/jointoken"
 	"meshlog.dev/services/ca/signer"
 	"meshlog.dev/services/internal/certificates"
 	"meshlog.dev/services/mesh/spiffe"
@@ -131,7 +132,7 @@ func (l *lockedBuffer) String() string {
 type rig struct {
 	t         testing.TB
 	root      *root
-	store     *authn.MemoryStore
+	store     *jointoken.Memory
 	serverCA  *certtest.CA
 	addr      string
 	log       *lockedBuffer
@@ -145,7 +146,7 @@ type rig struct {
 func start(t testing.TB, change func(*ca.Config)) *rig {
 	t.Helper()
 	r := &rig{
-		t: t, root: newRoot(t, time.Now().Add(1000*time.Hour)), store: new(authn.MemoryStore), serverCA: certtest.NewCA("servers"),
+		t: t, root: newRoot(t, time.Now().Add(1000*time.Hour)), store: new(jointoken.Memory), serverCA: certtest.NewCA("servers"),
 		log: new(lockedBuffer), collector: prometheus.NewRegistry(),
 	}
 	r.listen(change)
@@ -234,7 +235,7 @@ func bearer(token string) []string {
 
 func (r *rig) token() string {
 	r.t.Helper()
-	token, err := authn.NewToken(r.t.Context(), r.store, "shop", "cart", time.Now().Add(time.Hour))
+	token, err := jointoken.New(r.t.Context(), r.store, "shop", "cart", time.Now().Add(time.Hour))
 	if err != nil {
 		r.t.Fatal(err)
 	}

@@ -11,6 +11,7 @@ import (
 	"meshlog.dev/services/builder"
 	"meshlog.dev/services/internal/audit"
 	"meshlog.dev/services/internal/bus"
+	"meshlog.dev/services/internal/cakv"
 	"meshlog.dev/store/natsfeed"
 )
 
@@ -52,7 +53,7 @@ func All(domain string, s Sizes) []bus.StreamConfig {
 	log := Log(domain, s.Replicas, s.History, s.LogBytes)
 	chain := natsfeed.StreamOptions{Replicas: s.Replicas, MaxAge: s.History}
 	return []bus.StreamConfig{
-		log.Config(), chain.Config(), chain.BlobConfig(), bus.LeaseConfig(s.Replicas), s.Audit().Config(),
+		log.Config(), chain.Config(), chain.BlobConfig(), bus.LeaseConfig(s.Replicas), s.Audit().Config(), cakv.Config(s.Replicas),
 	}
 }
 

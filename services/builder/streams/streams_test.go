@@ -84,7 +84,7 @@ func TestNoStreamStoresKeyRequests(t *testing.T) {
 			t.Errorf("%s stores %d messages", c.Name, state.LastSeq)
 		}
 	}
-	if len(all) != 5 {
-		t.Errorf("a mesh has %d streams; the hub's account is limited to 5", len(all))
+	if len(all) != 6 {
+		t.Errorf("a mesh has %d streams; the hub's account is limited to 6", len(all))
 	}
 }

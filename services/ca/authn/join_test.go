@@ -15,19 +15,20 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"meshlog.dev/services/ca/authn"
+	"meshlog.dev/services/ca/jointoken"
 )
 
 // forStores runs a test with each store; replicas returns one more replica's view of it.
-func forStores(t *testing.T, test func(t *testing.T, replica func() authn.Store)) {
+func forStores(t *testing.T, test func(t *testing.T, replica func() jointoken.Store)) {
 	t.Helper()
 	t.Run("memory", func(t *testing.T) {
-		s := new(authn.MemoryStore)
-		test(t, func() authn.Store { return s })
+		s := new(jointoken.Memory)
+		test(t, func() jointoken.Store { return s })
 	})
 	t.Run("file", func(t *testing.T) {
 		dir := filepath.Join(t.TempDir(), "tokens")
-		test(t, func() authn.Store {
-			s, err := authn.NewFileStore(dir)
+		test(t, func() jointoken.Store {
+			s, err := jointoken.NewFiles(dir)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -36,9 +37,9 @@ func forStores(t *testing.T, test func(t *testing.T, replica func() authn.Store)
 	})
 }
 
-func newToken(t *testing.T, s authn.Store, until time.Time) string {
+func newToken(t *testing.T, s jointoken.Store, until time.Time) string {
 	t.Helper()
-	token, err := authn.NewToken(t.Context(), s, "shop", "cart", until)
+	token, err := jointoken.New(t.Context(), s, "shop", "cart", until)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,7 +48,7 @@ func newToken(t *testing.T, s authn.Store, until time.Time) string {
 
 // CA-6: a join token is good for one certificate of one identity.
 func TestJoinTokenOnce(t *testing.T) {
-	forStores(t, func(t *testing.T, replica func() authn.Store) {
+	forStores(t, func(t *testing.T, replica func() jointoken.Store) {
 		s := replica()
 		token := newToken(t, s, time.Now().Add(10*time.Minute))
 		other := newToken(t, s, time.Now().Add(10*time.Minute))
@@ -79,7 +80,7 @@ func TestJoinTokenOnce(t *testing.T) {
 
 // CA-6: of replicas that get a join token at once, one accepts it.
 func TestJoinTokenAtTwoReplicasAtOnce(t *testing.T) {
-	forStores(t, func(t *testing.T, replica func() authn.Store) {
+	forStores(t, func(t *testing.T, replica func() jointoken.Store) {
 		const replicas, rounds = 4, 50
 		for range rounds {
 			token := newToken(t, replica(), time.Now().Add(time.Minute))
@@ -111,7 +112,7 @@ func TestJoinTokenAtTwoReplicasAtOnce(t *testing.T) {
 
 // CA-6: a join token ends.
 func TestJoinTokenEnds(t *testing.T) {
-	forStores(t, func(t *testing.T, replica func() authn.Store) {
+	forStores(t, func(t *testing.T, replica func() jointoken.Store) {
 		synctest.Test(t, func(t *testing.T) {
 			s := replica()
 			j := authn.NewJoin(domain, s)
@@ -123,13 +124,13 @@ func TestJoinTokenEnds(t *testing.T) {
 			<-time.After(time.Second)
 			p, err := authenticate(t, j, token)
 			expectRefusal(t, p, err, codes.Unauthenticated, "ended", token)
-			if _, err := authn.NewToken(t.Context(), s, "shop", "cart", time.Now()); err == nil {
+			if _, err := jointoken.New(t.Context(), s, "shop", "cart", time.Now()); err == nil {
 				t.Error("a token was made that has ended")
 			}
 		})
 	})
 	for _, names := range [][2]string{{"Shop", "cart"}, {"shop", ""}, {"shop", "a/b"}, {"*", "cart"}} {
-		if _, err := authn.NewToken(t.Context(), new(authn.MemoryStore), names[0], names[1], time.Now().Add(time.Hour)); err == nil {
+		if _, err := jointoken.New(t.Context(), new(jointoken.Memory), names[0], names[1], time.Now().Add(time.Hour)); err == nil {
 			t.Errorf("a token for %v was made", names)
 		}
 	}
@@ -138,7 +139,7 @@ func TestJoinTokenEnds(t *testing.T) {
 // CA-6: what is kept is a hash, readable by the owner only; what has ended goes.
 func TestJoinTokenFiles(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "tokens")
-	s, err := authn.NewFileStore(dir)
+	s, err := jointoken.NewFiles(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -178,7 +179,7 @@ func TestJoinTokenFiles(t *testing.T) {
 // A store that cannot be reached refuses, and the caller may try again.
 func TestJoinStoreAway(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "tokens")
-	s, err := authn.NewFileStore(dir)
+	s, err := jointoken.NewFiles(dir)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -22,6 +22,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"meshlog.dev/services/ca/authn"
+	"meshlog.dev/services/ca/jointoken"
 )
 
 // issuer is an OIDC issuer that listens on loopback.
@@ -279,7 +280,7 @@ func TestOIDCConfig(t *testing.T) {
 func TestSet(t *testing.T) {
 	i := startIssuer(t)
 	var asked bytes.Buffer
-	set := authn.Set{authn.NewJoin(domain, new(authn.MemoryStore)), i.authenticator(nil), probe{&asked}}
+	set := authn.Set{authn.NewJoin(domain, new(jointoken.Memory)), i.authenticator(nil), probe{&asked}}
 	if p, err := set.Authenticate(t.Context(), authn.Credentials{Token: i.good(nil)}); err != nil || p.Authenticator != "oidc" {
 		t.Errorf("%+v, %v", p, err)
 	}

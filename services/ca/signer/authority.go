@@ -36,8 +36,9 @@ type Authority struct {
 	key   crypto.Signer
 	own   *x509.Certificate
 	roots []*x509.Certificate
-	path  []string  // the own certificate and those up to its root, as PEM
-	ends  time.Time // the first end of a certificate of the path
+	root  *x509.Certificate // the one of roots that the path ends in
+	path  []string          // the own certificate and those up to its root, as PEM
+	ends  time.Time         // the first end of a certificate of the path
 
 	pool          *x509.CertPool // of roots
 	intermediates *x509.CertPool
@@ -85,8 +86,9 @@ func New(key crypto.Signer, chain, roots []*x509.Certificate, now time.Time) (*A
 		if c.NotAfter.Before(a.ends) {
 			a.ends = c.NotAfter
 		}
-		a.path = append(a.path, encode(c))
+		a.path = append(a.path, Encode(c))
 	}
+	a.root = path[len(path)-1]
 	return a, nil
 }
 
@@ -95,6 +97,9 @@ func (a *Authority) Certificate() *x509.Certificate { return a.own }
 
 // Roots returns the roots that relying parties trust.
 func (a *Authority) Roots() []*x509.Certificate { return slices.Clone(a.roots) }
+
+// Root returns the root under which the authority signs: one of Roots.
+func (a *Authority) Root() *x509.Certificate { return a.root }
 
 // Ends returns when the first certificate between the authority and its root ends.
 func (a *Authority) Ends() time.Time { return a.ends }
@@ -145,25 +150,10 @@ func (a *Authority) Issue(r *Request, id spiffe.ID, ttl time.Duration, now time.
 	if err != nil {
 		return nil, err
 	}
-	serial, err := newSerial()
-	if err != nil {
-		return nil, err
-	}
-	end := now.Add(ttl)
-	if end.After(a.ends) {
-		end = a.ends
-	}
-	der, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{
-		SerialNumber: serial, NotBefore: now.Add(-backdate), NotAfter: end,
-		URIs:                  []*url.URL{uri},
-		KeyUsage:              x509.KeyUsageDigitalSignature, // the SPIFFE validator wants it (S33)
-		ExtKeyUsage:           []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth},
-		BasicConstraintsValid: true,
-	}, a.own, r.public, a.key)
-	if err != nil {
-		return nil, fmt.Errorf("sign: %w", err)
-	}
-	leaf, err := x509.ParseCertificate(der)
+	leaf, err := a.sign(&x509.Certificate{
+		URIs:        []*url.URL{uri},
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth},
+	}, r.public, ttl, now)
 	if err != nil {
 		return nil, err
 	}
@@ -173,7 +163,43 @@ func (a *Authority) Issue(r *Request, id spiffe.ID, ttl time.Duration, now time.
 	} else if got != id {
 		return nil, fmt.Errorf("the signed certificate is for %s instead of %s", got, id)
 	}
-	return &Issued{leaf, append([]string{encode(leaf)}, a.path...)}, nil
+	return &Issued{leaf, append([]string{Encode(leaf)}, a.path...)}, nil
+}
+
+// IssueServing signs a certificate for a server with these DNS names (CA-11). It has no
+// identity and is good for no client, so it opens nothing that the names do not.
+func (a *Authority) IssueServing(key crypto.PublicKey, names []string, ttl time.Duration, now time.Time) (*Issued, error) {
+	if err := a.Check(ttl, now); err != nil {
+		return nil, err
+	}
+	if len(names) == 0 {
+		return nil, errors.New("a server's certificate needs a DNS name")
+	}
+	leaf, err := a.sign(&x509.Certificate{DNSNames: names, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}, key, ttl, now)
+	if err != nil {
+		return nil, err
+	}
+	return &Issued{leaf, append([]string{Encode(leaf)}, a.path...)}, nil
+}
+
+// sign completes a leaf and signs it. It ends after ttl, and earlier if the authority
+// does (CA-8).
+func (a *Authority) sign(template *x509.Certificate, key crypto.PublicKey, ttl time.Duration, now time.Time) (*x509.Certificate, error) {
+	serial, err := newSerial()
+	if err != nil {
+		return nil, err
+	}
+	template.SerialNumber, template.NotBefore, template.NotAfter = serial, now.Add(-backdate), now.Add(ttl)
+	if template.NotAfter.After(a.ends) {
+		template.NotAfter = a.ends
+	}
+	template.KeyUsage = x509.KeyUsageDigitalSignature // the SPIFFE validator wants it (S33)
+	template.BasicConstraintsValid = true
+	der, err := x509.CreateCertificate(rand.Reader, template, a.own, key, a.key)
+	if err != nil {
+		return nil, fmt.Errorf("sign: %w", err)
+	}
+	return x509.ParseCertificate(der)
 }
 
 // newSerial returns 128 random bits (CA-7).
@@ -189,7 +215,8 @@ func newSerial() (*big.Int, error) {
 	}
 }
 
-func encode(c *x509.Certificate) string {
+// Encode returns a certificate as PEM.
+func Encode(c *x509.Certificate) string {
 	return string(pem.EncodeToMemory(&pem.Block{Type: certificateBlock, Bytes: c.Raw}))
 }
 
@@ -200,9 +227,9 @@ const (
 	keyBlock         = "PRIVATE KEY"
 )
 
-// parseCertificates returns the certificates of PEM data, which may have other blocks
+// ParseCertificates returns the certificates of PEM data, which may have other blocks
 // and text between them.
-func parseCertificates(data []byte) (all []*x509.Certificate, err error) {
+func ParseCertificates(data []byte) (all []*x509.Certificate, err error) {
 	for {
 		var block *pem.Block
 		if block, data = pem.Decode(data); block == nil {

@@ -156,7 +156,7 @@ func inBubble(t *testing.T, test func(t *testing.T, p *plugged)) {
 		own := p.root.sign(t, "first", time.Now().Add(100*time.Hour), nil)
 		p.write(t, own, certPEM(own, p.root), certPEM(p.root)) // as Istio's Makefile writes it
 		var err error
-		if p.Plugged, err = signer.LoadPlugged(p.dir, signer.Keys{Clear: true}); err != nil {
+		if p.Plugged, err = signer.LoadPlugged(p.dir, signer.Keys{Clear: true}, nil); err != nil {
 			t.Fatal(err)
 		}
 		ctx, stop := context.WithCancel(t.Context())
@@ -254,10 +254,10 @@ func TestPluggedSealed(t *testing.T) {
 	if err := k.WriteFile(filepath.Join(dir, "ca-key.pem"), []byte(root.keyPEM(t))); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := signer.LoadPlugged(dir, signer.Keys{Seal: k}); err != nil {
+	if _, err := signer.LoadPlugged(dir, signer.Keys{Seal: k}, nil); err != nil {
 		t.Error(err)
 	}
-	if _, err := signer.LoadPlugged(dir, signer.Keys{Seal: sealKey(t, "b")}); err == nil || !strings.Contains(err.Error(), "was sealed with the seal key") {
+	if _, err := signer.LoadPlugged(dir, signer.Keys{Seal: sealKey(t, "b")}, nil); err == nil || !strings.Contains(err.Error(), "was sealed with the seal key") {
 		t.Error(err)
 	}
 }

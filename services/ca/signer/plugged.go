@@ -30,8 +30,9 @@ const interval = 5 * time.Second
 // directory (CA-3). Run reads them again; new files that are broken, that do not
 // fit each other, or that have ended do not replace good ones.
 type Plugged struct {
-	dir  string
-	keys Keys
+	dir    string
+	keys   Keys
+	accept func(*Authority) error
 
 	now     atomic.Pointer[plugged]
 	trouble atomic.Pointer[error] // why the current files are not used; nil if they are
@@ -44,10 +45,14 @@ type plugged struct {
 	authority *Authority
 }
 
-// LoadPlugged reads the files of a directory.
-func LoadPlugged(dir string, keys Keys) (*Plugged, error) {
-	p := &Plugged{dir: dir, keys: keys}
+// LoadPlugged reads the files of a directory. Each new authority is used only if accept,
+// unless it is nil, returns no error.
+func LoadPlugged(dir string, keys Keys, accept func(*Authority) error) (*Plugged, error) {
+	p := &Plugged{dir: dir, keys: keys, accept: accept}
 	first, err := p.read()
+	if err == nil {
+		err = p.check(first)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -95,6 +100,9 @@ func (p *Plugged) Run(ctx context.Context, log *slog.Logger) error {
 // reload reads the files and reports whether it replaced the authority.
 func (p *Plugged) reload() (replaced bool) {
 	next, err := p.read()
+	if err == nil && next.sum != p.now.Load().sum {
+		err = p.check(next)
+	}
 	if err != nil {
 		// The files may be replaced one after the other, so an error counts only if the
 		// next read fails the same way.
@@ -113,6 +121,16 @@ func (p *Plugged) reload() (replaced bool) {
 	}
 	p.now.Store(next)
 	return true
+}
+
+func (p *Plugged) check(next *plugged) error {
+	if p.accept == nil {
+		return nil
+	}
+	if err := p.accept(next.authority); err != nil {
+		return fmt.Errorf("%s: %w", p.dir, err)
+	}
+	return nil
 }
 
 func (p *Plugged) read() (*plugged, error) {
@@ -141,7 +159,7 @@ func (p *Plugged) read() (*plugged, error) {
 			return nil, err
 		}
 		part(name, content)
-		if certs[i], err = parseCertificates(content); err != nil {
+		if certs[i], err = ParseCertificates(content); err != nil {
 			return nil, fmt.Errorf("%s: %w", in(name), err)
 		}
 	}

@@ -40,7 +40,7 @@ func Self(path, trustDomain string, keys Keys, now time.Time) (a *Authority, mad
 	if err != nil {
 		return nil, false, fmt.Errorf("%s: %w", path, err)
 	}
-	root, err := parseCertificates(content)
+	root, err := ParseCertificates(content)
 	if err != nil {
 		return nil, false, fmt.Errorf("%s: %w", path, err)
 	}

@@ -357,3 +357,26 @@ func TestSettings(t *testing.T) {
 		})
 	}
 }
+
+// CA-9: Store returns when the stream has the record, once, and fails if it has none.
+func TestStore(t *testing.T) {
+	nc := connect(t)
+	w := newWriter(t, nc, eu, "watcher-1")
+	if err := w.Store(t.Context(), given("a")); err == nil {
+		t.Error("a record without a stream is stored")
+	}
+	must(t, EnsureStream(t.Context(), nc, StreamOptions{}), w.Store(t.Context(), given("b")))
+	got := all(t, nc)
+	if len(got) != 1 || got[0].Record.GetName() != "b" || w.written.Load() != 1 {
+		t.Errorf("the stream has %+v", got)
+	}
+	for name, r := range map[string]*auditv1.Record{
+		"a key":     {Digest: []byte("a key")},
+		"too large": {Reason: strings.Repeat("x", maxRecord)},
+	} {
+		if err := w.Store(t.Context(), r); err == nil {
+			t.Errorf("%s is stored", name)
+		}
+	}
+	lost(t, w, 0, 0, 0)
+}

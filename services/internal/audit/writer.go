@@ -32,6 +32,8 @@ const (
 	// ackWithin is how long a record waits for its acknowledgement before it is
 	// published again, under the same id.
 	ackWithin = 2 * time.Second
+	// storeWithin bounds Store.
+	storeWithin = 4 * time.Second
 	// flushWithin is how long Run publishes after its context is done.
 	flushWithin = 2 * time.Second
 	// digestSize is the size of a SHA-256 and of a keyed hash with it.
@@ -58,6 +60,7 @@ type WriterOptions struct {
 }
 
 // Writer writes the audit of one process. Write never waits for the bus: Run publishes.
+// Store waits, for what must not happen without a record.
 //
 // At most 4096 records wait. Then the newest are dropped (the policy is drop-newest, so
 // that the beginning of an incident stays), logged and counted as lost. A Writer is
@@ -106,6 +109,37 @@ func (w *Writer) Write(r *auditv1.Record) {
 	case w.queue <- m:
 	default:
 		w.lose(lostOverflow, fmt.Errorf("%d records wait for the bus", queued))
+	}
+}
+
+// Store publishes a record, sets its process, and returns when the stream has it, within
+// four seconds. Run need not run. After an error the stream may have the record.
+func (w *Writer) Store(ctx context.Context, r *auditv1.Record) error {
+	m, err := w.message(r)
+	if err != nil {
+		return fmt.Errorf("audit: %w", err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, storeWithin)
+	defer cancel()
+	for pause := firstRetry; ; pause *= 2 {
+		bound, stop := jsapi.Bound(ctx, w.nc, ackWithin, w.subject)
+		// The id of the message stays, so that the stream takes it once.
+		_, err := w.js.PublishMsg(bound, m, jetstream.WithRetryAttempts(0))
+		err = jsapi.Cause(bound, err)
+		stop()
+		var api *jetstream.APIError
+		switch {
+		case err == nil:
+			w.written.Add(1)
+			return nil
+		case errors.As(err, &api) && api.Code == badRequest, errors.As(err, new(*jsapi.DeniedError)):
+			return fmt.Errorf("audit: %w", err)
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("audit: %w", jsapi.Explain(w.nc, err, w.subject))
+		case <-time.After(pause):
+		}
 	}
 }
 

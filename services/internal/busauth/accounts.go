@@ -37,7 +37,7 @@ const threshold = `response_threshold: "15s"`
 
 // Limits of the hub: the streams of a mesh, so that no role that may create them
 // can create others.
-const streams = 5
+const streams = 6
 
 // Limits of clients. A watcher's largest message is a record or a part of an
 // answer, both 512 KiB, with headers.

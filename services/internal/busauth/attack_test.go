@@ -26,6 +26,7 @@ import (
 	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/internal/audit"
 	"meshlog.dev/services/internal/bus"
+	"meshlog.dev/services/internal/cakv"
 	"meshlog.dev/store/natsfeed"
 )
 
@@ -178,12 +179,14 @@ func (b *target) fill(replicas int) {
 	_, err := natslog.EnsureStream(b.Context(), builder, natslog.StreamOptions{Replicas: replicas})
 	must(b.TB, err)
 	_, err = natsfeed.EnsureStreams(b.Context(), builder, natsfeed.StreamOptions{Replicas: replicas})
-	must(b.TB, err, bus.EnsureLeases(b.Context(), builder, replicas), audit.EnsureStream(b.Context(), builder, audit.StreamOptions{Replicas: replicas}))
+	must(b.TB, err, bus.EnsureLeases(b.Context(), builder, replicas), audit.EnsureStream(b.Context(), builder, audit.StreamOptions{Replicas: replicas}), cakv.EnsureStream(b.Context(), builder, replicas))
 	for role, subjects := range map[bus.Role][]string{
 		bus.Builder():      {"meshlog.ver.mesh", "meshlog.ev.mesh._builder.segment", "$KV.meshlog_lease.builder.mesh"},
 		bus.Watcher(files): {"meshlog.ev.mesh.file.default.Gateway.x"},
 		bus.Watcher(eu):    {"meshlog.ev.mesh.kubernetes.eu.Gateway.x", "meshlog.audit.mesh.watcher.kubernetes.eu"},
 		bus.Frontend():     {"meshlog.audit.mesh.frontend"},
+		bus.Operator():     {joinSubject},
+		bus.Watcher(ca):    {spentSubject},
 	} {
 		js, err := jetstream.New(b.connect(role, 1))
 		must(b.TB, err)

@@ -23,6 +23,7 @@ import (
 	"meshlog.dev/proto/jsapi"
 	"meshlog.dev/services/internal/audit"
 	"meshlog.dev/services/internal/bus"
+	"meshlog.dev/services/internal/cakv"
 	"meshlog.dev/store/natsfeed"
 )
 
@@ -409,7 +410,7 @@ func TestStreams(t *testing.T) {
 	builder, operator := s.connect(bus.Builder()), s.connect(bus.Operator())
 	wanted := func(age time.Duration) []bus.StreamConfig {
 		log, chain := natslog.StreamOptions{MaxAge: age}, natsfeed.StreamOptions{MaxAge: age}
-		return []bus.StreamConfig{log.Config(), chain.Config(), chain.BlobConfig(), bus.LeaseConfig(1), audit.StreamOptions{}.Config()}
+		return []bus.StreamConfig{log.Config(), chain.Config(), chain.BlobConfig(), bus.LeaseConfig(1), audit.StreamOptions{}.Config(), cakv.Config(1)}
 	}
 	compare := func(age time.Duration) []bus.StreamState {
 		t.Helper()
@@ -430,7 +431,7 @@ func TestStreams(t *testing.T) {
 	if _, err := natsfeed.EnsureStreams(t.Context(), builder, natsfeed.StreamOptions{MaxAge: time.Hour}); err != nil {
 		t.Fatal(err)
 	}
-	must(t, bus.EnsureLeases(t.Context(), builder, 1), audit.EnsureStream(t.Context(), builder, audit.StreamOptions{}))
+	must(t, bus.EnsureLeases(t.Context(), builder, 1), audit.EnsureStream(t.Context(), builder, audit.StreamOptions{}), cakv.EnsureStream(t.Context(), builder, 1))
 	for _, state := range compare(time.Hour) {
 		if state.Missing || len(state.Differences) > 0 {
 			t.Errorf("%s: was just created with wrong settings: %+v", state.Name, state)

@@ -19,6 +19,7 @@ import (
 	auditv1 "meshlog.dev/proto/meshlog/audit/v1"
 	"meshlog.dev/services/internal/audit"
 	"meshlog.dev/services/internal/bus"
+	"meshlog.dev/services/internal/cakv"
 	"meshlog.dev/store/natsfeed"
 )
 
@@ -282,8 +283,8 @@ func TestBuilderKeepsAudit(t *testing.T) {
 	}
 }
 
-// Servers that run with the accounts of an older build, without keys and audit, load
-// those of this one once: no account is new. Then a builder makes the fifth stream.
+// Servers that run with the accounts of an older build, without keys, audit and join tokens, load
+// those of this one once: no account is new. Then a builder makes the other streams.
 func TestReloadAddsKeysAndAudit(t *testing.T) {
 	s := start(t)
 	port := s.stop()
@@ -291,8 +292,8 @@ func TestReloadAddsKeysAndAudit(t *testing.T) {
 	must(t, err)
 	var old strings.Builder
 	for line := range strings.Lines(string(conf)) {
-		if !strings.Contains(line, "meshlog.audit.") && !strings.Contains(line, "MESHLOG_AUDIT") && !strings.Contains(line, "meshlog.key.") {
-			old.WriteString(strings.Replace(line, "max_streams: 5", "max_streams: 4", 1))
+		if !strings.Contains(line, "meshlog.audit.") && !strings.Contains(line, "MESHLOG_AUDIT") && !strings.Contains(line, "meshlog.key.") && !strings.Contains(line, "meshlog_ca") {
+			old.WriteString(strings.Replace(line, "max_streams: 6", "max_streams: 4", 1))
 		}
 	}
 	must(t, os.WriteFile(s.in(ConfigName), []byte(old.String()), 0o600))
@@ -307,7 +308,7 @@ func TestReloadAddsKeysAndAudit(t *testing.T) {
 	}
 
 	must(t, os.WriteFile(s.in(ConfigName), conf, 0o600), s.server.Reload())
-	must(t, audit.EnsureStream(t.Context(), s.connect(bus.Builder()), audit.StreamOptions{}))
+	must(t, audit.EnsureStream(t.Context(), s.connect(bus.Builder()), audit.StreamOptions{}), cakv.EnsureStream(t.Context(), s.connect(bus.Builder()), 1))
 	watcher := s.connect(bus.Watcher(files))
 	b := &target{TB: t, dir: s.dir}
 	b.serve(bus.NewFleet(watcher, "mesh", quiet), files)

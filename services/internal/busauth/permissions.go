@@ -23,6 +23,7 @@ import (
 	"meshlog.dev/events/natslog"
 	"meshlog.dev/services/internal/audit"
 	"meshlog.dev/services/internal/bus"
+	"meshlog.dev/services/internal/cakv"
 	"meshlog.dev/store/natsfeed"
 )
 
@@ -36,7 +37,7 @@ func Permissions(r bus.Role, domain string) bus.Permissions {
 			p.Publish = append(p.Publish, l...)
 		}
 	}
-	publish(audit.WriterPermissions(r, domain))
+	publish(audit.WriterPermissions(r, domain), cakv.Permissions(r, domain))
 	shard, watches := r.Shard()
 	switch {
 	case watches && shard.Instance == "":
@@ -48,7 +49,7 @@ func Permissions(r bus.Role, domain string) bus.Permissions {
 			natslog.CreatePermissions(), natslog.ReadPermissions(),
 			subjects(domain, events.SegmentSubject, events.BuilderOverlaySubject),
 			natsfeed.CreatePermissions(), natsfeed.ReadPermissions(), natsfeed.PublishPermissions(chain),
-			audit.CreatePermissions(),
+			audit.CreatePermissions(), cakv.CreatePermissions(),
 		)
 		p.Subscribe = append(p.Subscribe, chain.LiveSubject())
 	case r == bus.Frontend():

@@ -22,6 +22,7 @@ var components = []string{
 	"admin",    // the admin server
 	"builder",  // fold, versions, leadership
 	"bus",      // connections to the bus, the embedded server
+	"ca",       // certificates of workloads, the roots of the mesh
 	"frontend", // the replica, the xDS port and its certificates
 	"watcher",  // sources, sessions
 	"xds",      // the streams of proxies

@@ -20,7 +20,7 @@ func TestStreams(t *testing.T) {
 		{[]string{"--history", "200h"}, "150h0m0s  300h0m0s"},
 		{[]string{"--audit-mib", "64", "--audit-history", "240h"}, "MESHLOG_AUDIT  max_msgs_per_subject  262144      16384"},
 		{[]string{"--audit-mib", "64", "--audit-history", "240h", "--apply"}, "MESHLOG_AUDIT"},
-		{nil, "All 5 streams are as they should be"},
+		{nil, "All 6 streams are as they should be"},
 	} {
 		if got := m.must(t, nil, append([]string{"streams"}, step.args...)...); !strings.Contains(got, step.want) {
 			t.Errorf("meshlog streams %s:\n%swant %q", strings.Join(step.args, " "), got, step.want)

@@ -10,6 +10,7 @@ import (
 	"meshlog.dev/services/builder/streams"
 	"meshlog.dev/services/internal/audit"
 	"meshlog.dev/services/internal/bus"
+	"meshlog.dev/services/internal/cakv"
 	"meshlog.dev/store/natsfeed"
 )
 
@@ -60,6 +61,9 @@ func (k *keeper) ensure(ctx context.Context) (made bool, blobsMade time.Time, er
 		return log, time.Time{}, err
 	}
 	if err := bus.EnsureLeases(ctx, k.nc, o.Replicas); err != nil {
+		return log || chain.Created, chain.BlobsMade, err
+	}
+	if err := cakv.EnsureStream(ctx, k.nc, o.Replicas); err != nil {
 		return log || chain.Created, chain.BlobsMade, err
 	}
 	return log || chain.Created, chain.BlobsMade, audit.EnsureStream(ctx, k.nc, o.sizes(o.Replicas).Audit())

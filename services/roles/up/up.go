@@ -3,14 +3,16 @@
 //	DIR ──────> watcher/file ──> log ──> builder ──> version chain ──> frontend ──> Envoys
 //	CLUSTER ──> watcher/kube ──>  │                       │
 //	            policy ────────>  └──── embedded bus ─────┘
+//	            ca (--ca) ─────>
 //
 // Each role has its own account and connection on the bus, its own file and its own
 // reports.
-// Packages roles/builder, roles/frontend, roles/watcher and roles/kube run it in
+// Packages roles/builder, roles/frontend, roles/watcher, roles/kube and roles/ca run it in
 // the same way in a process of its own.
 package up
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -29,6 +31,7 @@ import (
 	"meshlog.dev/services/internal/process"
 	"meshlog.dev/services/mesh/world"
 	"meshlog.dev/services/roles/builder"
+	"meshlog.dev/services/roles/ca"
 	"meshlog.dev/services/roles/frontend"
 	"meshlog.dev/services/roles/kube"
 	watcherroles "meshlog.dev/services/roles/watcher"
@@ -55,13 +58,16 @@ type Settings struct {
 	Frontend    frontend.Settings
 	Builder     builder.Settings
 	Watcher     watcherroles.Settings
+	// CA: the certificate authority runs too, with the settings in Authority.
+	CA        bool
+	Authority ca.Settings
 }
 
 // DefaultSettings returns settings without Data and without a source to watch.
 func DefaultSettings() *Settings {
 	return &Settings{
 		BusListen: "127.0.0.1:0", Kube: kube.DefaultSettings(), Frontend: frontend.DefaultSettings(), Builder: builder.DefaultSettings(),
-		Watcher: watcherroles.DefaultSettings(),
+		Watcher: watcherroles.DefaultSettings(), Authority: ca.UpSettings(),
 	}
 }
 
@@ -79,6 +85,16 @@ func (s *Settings) Flags(fs *pflag.FlagSet) {
 	s.Frontend.Flags(fs)
 	s.Builder.Flags(fs)
 	s.Watcher.Flags(fs)
+	fs.BoolVar(&s.CA, "ca", s.CA, "run the certificate authority of the mesh too, with a root of its own; workloads join with tokens, which meshlog ca token makes. "+
+		"Set it, with --seal-key-file, so that workloads get certificates for their identity")
+	s.Authority.UpFlags(fs)
+}
+
+// authority returns the settings of the certificate authority.
+func (s *Settings) authority() *ca.Settings {
+	a := s.Authority
+	a.KeyFile = cmp.Or(a.KeyFile, filepath.Join(s.Data, "ca", "ca.key"))
+	return &a
 }
 
 // Check returns what is missing.
@@ -90,21 +106,28 @@ func (s *Settings) Check() error {
 	case s.Kube.Kubeconfig == "":
 		config = process.Invalid("config", "is missing: give the directory of YAML to serve, or the cluster to watch with --kubeconfig")
 	}
+	var authority error
+	if s.CA {
+		authority = s.authority().Check()
+	}
 	_, watchers := s.roles()
-	return errors.Join(config, watchers, process.CheckData(s.Data), s.Kube.Check(), s.Frontend.Check(), s.Builder.Check(), s.Watcher.Check())
+	return errors.Join(config, watchers, authority, process.CheckData(s.Data), s.Kube.Check(), s.Frontend.Check(), s.Builder.Check(), s.Watcher.Check())
 }
 
 // Verify checks the directories and files that the settings name, and writes the
 // problems of documents to w.
 func (s *Settings) Verify(ctx context.Context, w io.Writer) error {
-	var directory, cluster error
+	var directory, cluster, authority error
 	if s.Config != "" {
 		directory = s.Directories.Verify(ctx, s.Kube.Secrets, w)
 	}
 	if s.Kube.Kubeconfig != "" {
 		cluster = s.Kube.Verify()
 	}
-	return errors.Join(directory, cluster, process.VerifyData(s.Data), s.Frontend.Verify())
+	if s.CA {
+		authority = s.authority().Verify()
+	}
+	return errors.Join(directory, cluster, authority, process.VerifyData(s.Data), s.Frontend.Verify())
 }
 
 // roles returns the users of the bus: a role for each part of this process, for the
@@ -121,6 +144,9 @@ func (s *Settings) roles() ([]bus.Role, error) {
 	}
 	if s.Kube.Kubeconfig != "" {
 		add(s.Kube.Role())
+	}
+	if s.CA {
+		add(bus.Watcher(ca.Shard))
 	}
 	var errs []error
 	for _, w := range s.BusWatchers {
@@ -261,6 +287,12 @@ func (s *Settings) sources(p *process.Process, connect connector) (all process.S
 		required = append(required, &configv1.RequiredSource{Source: shard.Source, Instance: shard.Instance, AcceptPartial: true})
 		all = append(all, func(ctx context.Context) error {
 			return kube.Run(ctx, &s.Kube, kube.Options{Domain: process.DefaultDomain, Holder: id, Connect: connectAs, Process: p, LogShare: s.Watcher.LogShare})
+		})
+	}
+	if s.CA {
+		required = append(required, &configv1.RequiredSource{Source: ca.Shard.Source, Instance: ca.Shard.Instance})
+		all = append(all, func(ctx context.Context) error {
+			return s.authority().Run(ctx, ca.Options{Domain: process.DefaultDomain, ID: id, Connect: connectAs(ca.Shard), Process: p})
 		})
 	}
 	policy, err := newPolicySource(append(required, &configv1.RequiredSource{Source: ownShard.Source, Instance: ownShard.Instance})...)

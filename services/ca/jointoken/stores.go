@@ -1,4 +1,4 @@
-package authn
+package jointoken
 
 import (
 	"context"
@@ -14,8 +14,8 @@ import (
 	"meshlog.dev/services/internal/seal"
 )
 
-// MemoryStore keeps join tokens in memory, for one replica. The zero value is empty.
-type MemoryStore struct {
+// Memory keeps join tokens in memory, for one replica. The zero value is empty.
+type Memory struct {
 	mu      sync.Mutex
 	entries map[string]entry
 	last    uint64
@@ -28,7 +28,7 @@ type entry struct {
 }
 
 // Create implements Store.
-func (s *MemoryStore) Create(_ context.Context, key string, value []byte, until time.Time) error {
+func (s *Memory) Create(_ context.Context, key string, value []byte, until time.Time) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.entries == nil {
@@ -49,54 +49,54 @@ func (s *MemoryStore) Create(_ context.Context, key string, value []byte, until 
 }
 
 // Get implements Store.
-func (s *MemoryStore) Get(_ context.Context, key string) ([]byte, uint64, error) {
+func (s *Memory) Get(_ context.Context, key string) ([]byte, uint64, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	e, there := s.entries[key]
 	if !there || !time.Now().Before(e.until) {
-		return nil, 0, ErrNoToken
+		return nil, 0, ErrNone
 	}
 	return e.value, e.revision, nil
 }
 
 // Delete implements Store.
-func (s *MemoryStore) Delete(_ context.Context, key string, revision uint64) error {
+func (s *Memory) Delete(_ context.Context, key string, revision uint64) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if e, there := s.entries[key]; !there || e.revision != revision {
-		return ErrNoToken
+		return ErrNone
 	}
 	delete(s.entries, key)
 	return nil
 }
 
-// FileStore keeps join tokens as files of a directory, for replicas on one machine. A
+// Files keeps join tokens as files of a directory, for replicas on one machine. A
 // file is never changed, so it has one revision; its modification time is the token's
 // end. Removing a name is atomic, so of several processes one succeeds.
-type FileStore struct{ dir string }
+type Files struct{ dir string }
 
 // fileRevision is the revision of each file.
 const fileRevision = 1
 
-// tokenFile matches the names of files of a FileStore, and of those that are not yet
+// tokenFile matches the names of files in the directory of Files, and of those that are not yet
 // complete: it removes no others.
 var tokenFile = regexp.MustCompile(`^[0-9a-f]{64}$|^\.[0-9a-f]{64}\.`)
 
 // maxGrant is how many bytes a file may have.
 const maxGrant = 4096
 
-// NewFileStore returns the store of a directory, which it makes if it is missing.
-func NewFileStore(dir string) (*FileStore, error) {
+// NewFiles returns the store of a directory, which it makes if it is missing.
+func NewFiles(dir string) (*Files, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
-	return &FileStore{dir}, nil
+	return &Files{dir}, nil
 }
 
-func (s *FileStore) path(key string) string { return filepath.Join(s.dir, filepath.Base(key)) }
+func (s *Files) path(key string) string { return filepath.Join(s.dir, filepath.Base(key)) }
 
 // Create implements Store.
-func (s *FileStore) Create(_ context.Context, key string, value []byte, until time.Time) error {
+func (s *Files) Create(_ context.Context, key string, value []byte, until time.Time) error {
 	files, err := os.ReadDir(s.dir)
 	if err != nil {
 		return err
@@ -120,22 +120,22 @@ func (s *FileStore) Create(_ context.Context, key string, value []byte, until ti
 }
 
 // Get implements Store.
-func (s *FileStore) Get(_ context.Context, key string) ([]byte, uint64, error) {
+func (s *Files) Get(_ context.Context, key string) ([]byte, uint64, error) {
 	value, err := seal.ReadPrivate(s.path(key), maxGrant)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, 0, ErrNoToken
+		return nil, 0, ErrNone
 	}
 	return value, fileRevision, err
 }
 
 // Delete implements Store.
-func (s *FileStore) Delete(_ context.Context, key string, revision uint64) error {
+func (s *Files) Delete(_ context.Context, key string, revision uint64) error {
 	if revision != fileRevision {
-		return ErrNoToken
+		return ErrNone
 	}
 	err := os.Remove(s.path(key))
 	if errors.Is(err, fs.ErrNotExist) {
-		return ErrNoToken
+		return ErrNone
 	}
 	if err != nil {
 		return err

@@ -1,0 +1,164 @@
+// Package ca runs the certificate authority of the mesh in a process: with its key, its
+// port, the authenticators that the settings name, and the watcher that publishes its
+// roots. cmd/ca and `meshlog up --ca` run it.
+package ca
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"time"
+
+	"meshlog.dev/proto/ident"
+	"meshlog.dev/services/ca"
+	"meshlog.dev/services/ca/authn"
+	"meshlog.dev/services/ca/signer"
+	"meshlog.dev/services/internal/audit"
+	"meshlog.dev/services/internal/bus"
+	"meshlog.dev/services/internal/cakv"
+	"meshlog.dev/services/internal/process"
+	"meshlog.dev/services/roles/watcher"
+)
+
+// Shard is the shard of the authority's roots on the log: the authority is their watcher.
+var Shard = ident.Shard{Source: bus.CASource, Instance: "default"}
+
+// warnBefore is how long before the end of the CA's certificate or of a root /readyz
+// warns (CA-10).
+const warnBefore = 90 * 24 * time.Hour
+
+// Options connect the authority with its process.
+type Options struct {
+	Domain string
+	// ID names this replica, stable over restarts.
+	ID      string
+	Connect func(context.Context) (*bus.Conn, error)
+	Process *process.Process
+}
+
+// authority is a running authority.
+type authority struct {
+	*Settings
+	Options
+	log     *slog.Logger
+	signer  signing
+	roots   *roots
+	serving *serving
+}
+
+// Run serves until ctx is done.
+func (s *Settings) Run(ctx context.Context, o Options) error {
+	log := o.Process.Log.With(process.Component, "ca")
+	if err := noCoreDumps(); err != nil { // KEY-1
+		return fmt.Errorf("switch core dumps off, which would have the CA's key: %w", err)
+	}
+	o.Process.Admin.Ready("ca", func() error { return bus.ErrNotConnected })
+	port, err := net.Listen("tcp", s.Listen)
+	if err != nil {
+		return fmt.Errorf("%w; give another address with --%s", err, s.flag("listen"))
+	}
+	defer port.Close()
+	a := &authority{Settings: s, Options: o, log: log}
+	if a.signer, a.roots, err = s.open(time.Now(), log); err != nil {
+		return err
+	}
+	if a.serving, err = newServing(a.signer.authority, s.DNSNames, log); err != nil {
+		return err
+	}
+	nc, err := o.Connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer nc.Close()
+	return a.run(ctx, nc, port)
+}
+
+// run serves with a connection to the bus.
+func (a *authority) run(ctx context.Context, nc *bus.Conn, port net.Listener) error {
+	records, err := audit.NewWriter(nc, audit.WriterOptions{Domain: a.Domain, Role: bus.Watcher(Shard), Process: a.ID, Log: a.log})
+	if err != nil {
+		return err
+	}
+	authenticators, err := a.authenticators(nc)
+	if err != nil {
+		return err
+	}
+	metrics := ca.NewMetrics()
+	server, err := ca.New(ca.Config{
+		Listeners: []net.Listener{port}, TLS: a.serving.config(), TrustDomain: a.TrustDomain,
+		Authority: a.signer.authority, Authenticators: authenticators, Metrics: metrics, Logger: a.Process.Log,
+		Audit: recorder{records}.record,
+	})
+	if err != nil {
+		return err
+	}
+	admin := a.Process.Admin
+	admin.Register(append(append(metrics.Collectors(), bus.ConnMetrics("ca", nc)...), records, a.serving.metric(), a.roots.metric())...)
+	admin.Ready("ca", func() error {
+		return cmp.Or(bus.Ready(nc), a.signer.authority().Check(signer.DefaultTTL, time.Now()), a.serving.ready(time.Now()))
+	})
+	admin.Warn("ca files", a.signer.trouble)
+	admin.Warn("ca end", func() error { return ends(a.signer.authority(), time.Now()) })
+	admin.Warn("ca serving certificate", a.serving.problem)
+	admin.Report("ca", func() any { return a.report() })
+	a.log.Info("serving certificates", "port", port.Addr().String(), "trust_domain", a.TrustDomain, "ends", a.signer.authority().Ends())
+	return process.RunStages(ctx,
+		process.Stage{server.Run},
+		process.Stage{
+			records.Run,
+			a.serving.run,
+			func(ctx context.Context) error { return a.signer.run(ctx, a.log) },
+			func(ctx context.Context) error { return a.roots.run(ctx, a.signer.authority) },
+			func(ctx context.Context) error {
+				return watcher.Run(ctx, watcher.Options{
+					Domain: a.Domain, Shard: Shard, Holder: a.ID, Watcher: &source{a.TrustDomain, a.roots}, Connect: a.Connect, Process: a.Process,
+				})
+			},
+		},
+	)
+}
+
+// authenticators returns what the settings name. Kubernetes takes every JSON web token, so
+// it follows the issuers.
+func (a *authority) authenticators(nc *bus.Conn) (authn.Set, error) {
+	var set authn.Set
+	if a.JoinTokens {
+		tokens, err := cakv.New(nc, a.Domain)
+		if err != nil {
+			return nil, err
+		}
+		set = append(set, authn.NewJoin(a.TrustDomain, tokens))
+	}
+	issuers, err := a.issuers()
+	for _, o := range issuers {
+		set = append(set, o)
+	}
+	if err == nil && a.Kubernetes {
+		var reviews authn.TokenReviews
+		if reviews, err = a.reviews(); err == nil {
+			set = append(set, authn.NewKubernetes(a.TrustDomain, reviews, nil))
+		}
+	}
+	if a.CertificateRenewal {
+		set = append(set, authn.NewCertificate(a.TrustDomain, a.signer.authority))
+	}
+	return set, err
+}
+
+// ends returns a warning if the authority's certificate, or a root, ends soon (CA-10).
+func ends(a *signer.Authority, now time.Time) error {
+	var errs []error
+	soon := func(what string, end time.Time) {
+		if end.Sub(now) < warnBefore {
+			errs = append(errs, fmt.Errorf("%s ends at %s: replace it before", what, end.UTC().Format(time.RFC3339)))
+		}
+	}
+	soon("the chain of the CA's certificate", a.Ends())
+	for _, r := range a.Roots() {
+		soon("the root "+named(r), r.NotAfter)
+	}
+	return errors.Join(errs...)
+}
