@@ -364,8 +364,8 @@ func TestUp(t *testing.T) {
 	if err := s.Check(); err == nil || !strings.Contains(err.Error(), "--insecure-ca-key-file") {
 		t.Errorf("a key in clear: %v", err)
 	}
-	s.Authority.SealKeyFile = filepath.Join(dir, "seal")
-	must(t, os.WriteFile(s.Authority.SealKeyFile, bytes.Repeat([]byte("s"), 32), 0o600), s.Check())
+	s.Frontend.SealKeyFile = filepath.Join(dir, "seal")
+	must(t, os.WriteFile(s.Frontend.SealKeyFile, bytes.Repeat([]byte("s"), 32), 0o600), s.Check())
 	serve := func() (addr string, lines operatetest.Events, stop func()) {
 		lines, stop = m.run(func(ctx context.Context, p *process.Process) error { return up.Run(ctx, p, s) })
 		return lines.Wait(t, "serving certificates", "port"), lines, stop

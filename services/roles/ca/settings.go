@@ -98,8 +98,10 @@ func (s *Settings) common(fs *pflag.FlagSet) {
 		"Set it if clients use another name than localhost")
 	fs.StringVar(&s.TrustDomain, "trust-domain", s.TrustDomain, "trust `domain` of all identities. It must be the one in MeshConfig.trustDomain. Change it before the first certificate is issued: identities begin with it")
 	fs.StringVar(&s.KeyFile, "ca-key-file", s.KeyFile, "`file` with the key and the root of the mesh, made if it is missing. Keep it over restarts, and a copy with its seal key elsewhere: the mesh's identities depend on it. "+s.keyDefault())
-	fs.StringVar(&s.SealKeyFile, "seal-key-file", s.SealKeyFile, "`file` with 32 random bytes or more that seal the CA's key on the disk. Keep it elsewhere: a systemd credential, a TPM, a mounted Secret. "+
-		"Make it with: head -c 32 /dev/urandom")
+	if !s.inUp { // there all roles have one
+		fs.StringVar(&s.SealKeyFile, "seal-key-file", s.SealKeyFile, "`file` with 32 random bytes or more that seal the CA's key on the disk. Keep it elsewhere: a systemd credential, a TPM, a mounted Secret. "+
+			"Make it with: head -c 32 /dev/urandom")
+	}
 	fs.BoolVar(&s.InsecureKeyFile, "insecure-ca-key-file", s.InsecureKeyFile, "allow the CA's key in clear on a disk. A process that reads it can be any workload: set it for trials only")
 	fs.BoolVar(&s.UnannouncedRoot, "unannounced-root", s.UnannouncedRoot, "sign under a root that was not announced. "+
 		"Set it for one start, in an emergency: if the key before is lost or known to others. Proxies refuse each other until all of them have the new root")

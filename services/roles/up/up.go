@@ -83,6 +83,7 @@ func (s *Settings) Flags(fs *pflag.FlagSet) {
 	fs.Lookup("kubeconfig").Usage = "kubeconfig `file` with the API server's address and credentials. " +
 		"Set it to watch a cluster, with or without a directory in --config"
 	s.Frontend.Flags(fs)
+	fs.Lookup("seal-key-file").Usage += ". It also seals the key of the certificate authority, with --ca"
 	s.Builder.Flags(fs)
 	s.Watcher.Flags(fs)
 	fs.BoolVar(&s.CA, "ca", s.CA, "run the certificate authority of the mesh too, with a root of its own; workloads join with tokens, which meshlog ca token makes. "+
@@ -93,6 +94,7 @@ func (s *Settings) Flags(fs *pflag.FlagSet) {
 // authority returns the settings of the certificate authority.
 func (s *Settings) authority() *ca.Settings {
 	a := s.Authority
+	a.SealKeyFile = s.Frontend.SealKeyFile
 	a.KeyFile = cmp.Or(a.KeyFile, filepath.Join(s.Data, "ca", "ca.key"))
 	return &a
 }
