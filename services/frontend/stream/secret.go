@@ -12,8 +12,9 @@ import (
 // KeyState is where the private key of a Secret is.
 type KeyState uint8
 
+// States of a key.
 const (
-	KeyHere   KeyState = iota
+	KeyHere   KeyState = iota // the Secret is sent
 	KeyComing          // the answer to the client waits for it, and for nothing else
 	KeyGone            // the Secret is answered like one that does not exist
 )
