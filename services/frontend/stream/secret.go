@@ -15,8 +15,8 @@ type KeyState uint8
 // States of a key.
 const (
 	KeyHere   KeyState = iota // the Secret is sent
-	KeyComing          // the answer to the client waits for it, and for nothing else
-	KeyGone            // the Secret is answered like one that does not exist
+	KeyComing                 // the answer to the client waits for it, and for nothing else
+	KeyGone                   // the Secret is answered like one that does not exist
 )
 
 // KeysChanged tells the Stream that Config.Secret may return something else.
