@@ -104,6 +104,26 @@ func TestCertificates(t *testing.T) {
 	r.wantEnd("directory " + dir + ": no such file or directory")
 }
 
+// KEY-7, KEY-11: a directory that is replaced by another one, again and again, is one
+// change each time, and never the end of the watcher.
+func TestReplacedDirectory(t *testing.T) {
+	ca := certtest.NewCA("ca")
+	dir, aside := t.TempDir(), t.TempDir()
+	pair := ca.Server("v0", time.Now().Add(time.Hour))
+	putFiles(t, dir, "shop/web", "tls.crt", string(pair.Cert), "tls.key", string(pair.Key))
+	r := startCredentials(t, dir)
+	at := filepath.Join(dir, "shop/web")
+	r.want("list\n  Secret shop/web " + at + " PAIR_OK v0")
+	for i := range 50 {
+		name := fmt.Sprint("v", i+1)
+		pair := ca.Server(name, time.Now().Add(time.Hour))
+		putFiles(t, aside, "next", "tls.crt", string(pair.Cert), "tls.key", string(pair.Key))
+		next, old := filepath.Join(aside, "next"), filepath.Join(aside, "old")
+		r.do(errors.Join(os.Rename(at, old), os.Rename(next, at), os.RemoveAll(old)))
+		r.want("change\n  Secret shop/web " + at + " PAIR_OK " + name)
+	}
+}
+
 // KEY-7: documents and credentials are one source, and a Secret in a document is refused
 // as before.
 func TestCertificatesBesideDocuments(t *testing.T) {

@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"io/fs"
 	"slices"
+	"syscall"
 	"time"
 
 	"github.com/fsnotify/fsnotify"
@@ -251,8 +252,10 @@ func (c *changes) add(d *directory, e fsnotify.Event, ok bool) (bool, error) {
 	return true, nil
 }
 
+// miss notes that changes may have been missed. EINVAL is fsnotify's error about a
+// watched directory that was moved away and has gone before it was unwatched.
 func (c *changes) miss(d *directory, err error) (bool, error) {
-	if !errors.Is(err, fsnotify.ErrEventOverflow) {
+	if !errors.Is(err, fsnotify.ErrEventOverflow) && !errors.Is(err, syscall.EINVAL) {
 		return false, fmt.Errorf("the file system's notifications: %w", err)
 	}
 	c.start()
