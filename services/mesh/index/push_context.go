@@ -40,7 +40,7 @@ type PushContext struct {
 var indexedKinds = []string{
 	resourceKind, world.ServiceKind, serviceEntryKind, world.EndpointsKind, workloadEntryKind, world.WorkloadKind,
 	virtualServiceKind, destinationRuleKind, gatewayKind, authorizationKind, requestsKind, peersKind, world.NodeKind, world.NamespaceKind, meshNetworksKind,
-	secretKind, configMapKind,
+	secretKind, configMapKind, trustBundleKind,
 }
 
 // NewPushContext indexes the whole world.

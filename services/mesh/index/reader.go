@@ -55,9 +55,10 @@ const (
 	// InputWorkloads: the Pods and WorkloadEntries of namespace A with service
 	// account B. Generation does not read them; Locate does.
 	InputWorkloads
-	// InputSecret and InputConfigMap: the object A/B of that kind.
+	// InputSecret, InputConfigMap and InputTrustBundle: the object A/B of that kind.
 	InputSecret
 	InputConfigMap
+	InputTrustBundle
 	// InputCredentialRules: which merged DestinationRules name credentials.
 	InputCredentialRules
 )

@@ -13,13 +13,14 @@ import (
 
 // The kinds of objects that hold credentials.
 const (
-	secretKind    = "Secret"
-	configMapKind = "ConfigMap"
+	secretKind      = "Secret"
+	configMapKind   = "ConfigMap"
+	trustBundleKind = "TrustBundle"
 )
 
 // credentialInputs are the inputs of the kinds of credentials. The world itself is
 // their index: each is read by its name.
-var credentialInputs = map[string]InputKind{secretKind: InputSecret, configMapKind: InputConfigMap}
+var credentialInputs = map[string]InputKind{secretKind: InputSecret, configMapKind: InputConfigMap, trustBundleKind: InputTrustBundle}
 
 // credentials records the changes of objects that hold credentials.
 func (t *transition) credentials(changes map[string][]change) {
@@ -55,6 +56,18 @@ func (r *Reader) ConfigMap(namespace, name string) (*registryv1.Object, ident.Ke
 		return nil, ident.Key{}
 	}
 	return m, o.Key
+}
+
+// TrustBundle returns the trust bundle of the mesh, nil if there is none, and the name of
+// its trust domain.
+func (r *Reader) TrustBundle() (*registryv1.TrustBundle, string) {
+	domain := cmp.Or(r.Mesh().GetTrustDomain(), defaultTrustDomain)
+	o := r.credential(trustBundleKind, "", domain)
+	if o == nil {
+		return nil, domain
+	}
+	b, _ := o.Message.(*registryv1.TrustBundle)
+	return b, domain
 }
 
 func (r *Reader) credential(kind, namespace, name string) *world.Object {

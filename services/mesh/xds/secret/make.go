@@ -135,6 +135,28 @@ func context(cas, crl string) *tlsv3.Secret {
 	return &tlsv3.Secret{Type: &tlsv3.Secret_ValidationContext{ValidationContext: v}}
 }
 
+// roots is the part for the CAs of the mesh: all roots of its trust bundle, also those that
+// issue nothing yet, or nothing any more (CA-10).
+type roots struct{ users string }
+
+func (p roots) Make(r *index.Reader) ([]piece.Piece, []problem.Diagnostic) {
+	b, domain := r.TrustBundle()
+	if b == nil {
+		var ds []problem.Diagnostic
+		for _, u := range usersOf(p.users) {
+			ds = append(ds, u.problem("there is no TrustBundle of the trust domain "+domain, "run the certificate authority of the mesh: bin/ca, or meshlog up --ca"))
+		}
+		return nil, ds
+	}
+	var all strings.Builder
+	for _, root := range b.GetRoots() {
+		all.WriteString(root.GetCertificate())
+	}
+	secret := context(all.String(), b.GetCrl())
+	secret.Name = Roots
+	return []piece.Piece{{Name: Roots, Message: secret}}, nil
+}
+
 func missing(p place) *absent {
 	return &absent{fmt.Sprintf("there is no %s, or its watcher leaves it out", p), "add it, or correct the name"}
 }

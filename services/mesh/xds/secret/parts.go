@@ -42,6 +42,8 @@ func Parts(r *index.Reader, class index.SDSClass) []piece.Part {
 			if p.namespace == class.Namespace {
 				parts = append(parts, stored{name, class.Namespace, lines(c.users[name])})
 			}
+		} else if p.kind == meshCAs {
+			parts = append(parts, roots{lines(c.users[name])})
 		} else if p.kind != elsewhere {
 			parts = append(parts, files{name})
 		}
@@ -85,6 +87,8 @@ func (c *collector) server(s gateway.Server) {
 
 func pairField(tls *networking.ServerTLSSettings, i int) string {
 	switch {
+	case tls.GetMode() == networking.ServerTLSSettings_ISTIO_MUTUAL:
+		return "mode"
 	case len(tls.GetCredentialNames()) > 0:
 		return fmt.Sprintf("credentialNames[%d]", i)
 	case tls.GetCredentialName() != "":
@@ -96,6 +100,9 @@ func pairField(tls *networking.ServerTLSSettings, i int) string {
 }
 
 func caField(tls *networking.ServerTLSSettings) string {
+	if tls.GetMode() == networking.ServerTLSSettings_ISTIO_MUTUAL {
+		return "mode"
+	}
 	if tls.GetCaCertCredentialName() != "" {
 		return "caCertCredentialName"
 	}

@@ -217,6 +217,7 @@ const (
 	configMapCAs
 	filesPair
 	filesCAs
+	meshCAs
 )
 
 // placeOf reads a name for clients in a namespace.
@@ -245,6 +246,9 @@ func placeOf(name, namespace string) place {
 	if rest, ok := strings.CutPrefix(name, rootScheme); ok {
 		cas, crl, _ := strings.Cut(rest, "~")
 		return place{kind: filesCAs, first: cas, second: crl}
+	}
+	if name == Roots {
+		return place{kind: meshCAs}
 	}
 	return place{}
 }

@@ -98,6 +98,9 @@ func TestParts(t *testing.T) {
 	cert, key := pair(t)
 	ca, _ := pair(t)
 	shop := object(t, "edge", "shop", map[string][]byte{"tls.crt": cert, "tls.key": key, "ca.crt": ca}, revealing)
+	bundle := meshtest.Object("TrustBundle", "", "cluster.local", &registryv1.TrustBundle{TrustDomain: "cluster.local", Roots: []*registryv1.Root{
+		{Certificate: string(ca), State: registryv1.RootState_ROOT_STATE_ACTIVE},
+	}})
 	configMap, err := json.Marshal(map[string]any{"data": map[string]string{"ca.crt": "# text\n" + string(ca)}})
 	if err != nil {
 		t.Fatal(err)
@@ -112,7 +115,7 @@ func TestParts(t *testing.T) {
 		"separate":   {`{mode: MUTUAL, credentialName: shop, caCertCredentialName: other}`, []meshtest.Change{shop, object(t, "edge", "other-cacert", map[string][]byte{"cacert": ca}, revealing)}, []string{"kubernetes://other-cacert", "kubernetes://shop"}},
 		"config map": {`{mode: MUTUAL, credentialName: shop, caCertCredentialName: "configmap://edge/cas"}`, []meshtest.Change{shop, meshtest.Object("ConfigMap", "edge", "cas", &registryv1.Object{Json: configMap})}, []string{"configmap://edge/cas", "kubernetes://shop"}},
 		"files":      {`{mode: MUTUAL, serverCertificate: /d/c, privateKey: /d/k, caCertificates: /d/ca}`, nil, []string{"file-cert:/d/c~/d/k", "file-root:/d/ca"}},
-		"mesh":       {`{mode: ISTIO_MUTUAL}`, nil, nil},
+		"mesh":       {`{mode: ISTIO_MUTUAL}`, []meshtest.Change{bundle}, []string{"ROOTCA"}},
 		"passed":     {`{mode: PASSTHROUGH}`, nil, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -169,13 +172,14 @@ func TestAbsent(t *testing.T) {
 		"no field":          {`{mode: MUTUAL, serverCertificate: /c, privateKey: /k, caCertCredentialName: "configmap://edge/cas"}`, []meshtest.Change{meshtest.Object("ConfigMap", "edge", "cas", &registryv1.Object{Json: []byte(`{"data": {}}`)})}, "ConfigMap edge/cas has no CA certificates"},
 		"another namespace": {`{mode: SIMPLE, credentialName: other/shop}`, []meshtest.Change{object(t, "other", "shop", both, revealing)}, "ReferenceGrant"},
 		"name of CAs":       {`{mode: SIMPLE, credentialName: shop-cacert}`, nil, "no credential of namespace edge"},
+		"no TrustBundle":    {`{mode: ISTIO_MUTUAL}`, nil, "there is no TrustBundle of the trust domain cluster.local"},
 		"one algorithm":     {`{mode: SIMPLE, credentialNames: [shop, two]}`, []meshtest.Change{object(t, "edge", "shop", both, revealing), object(t, "edge", "two", map[string][]byte{"tls.crt": other, "tls.key": otherKey}, revealing)}, "both have keys for ECDSA"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			pc := meshtest.PushContext(t, append(test.object, meshtest.YAML(t, gateway("edge", test.tls))...)...)
 			all, problems := made(t, pc, router)
 			if len(problems) != 1 || problems[0].Key.Kind != "Gateway" || !strings.Contains(problems[0].Reason, test.want) ||
-				!strings.Contains(problems[0].Effect, "a.example.com, b.example.com") || !strings.HasPrefix(problems[0].Field, "spec.servers[0].tls.c") {
+				!strings.Contains(problems[0].Effect, "a.example.com, b.example.com") || !strings.HasPrefix(problems[0].Field, "spec.servers[0].tls.") {
 				t.Errorf("got %+v, want %s", problems, test.want)
 			}
 			for name, p := range all {
