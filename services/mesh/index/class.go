@@ -36,7 +36,7 @@ type ProxyClass struct {
 	EDS EDSClass
 	LDS LDSClass
 	RDS RDSClass
-	SDS SDSClass
+	SDS SDSClass `json:",omitzero"`
 }
 
 // Client is the kind of a client, as far as it affects what it is served.
