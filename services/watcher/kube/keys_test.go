@@ -135,7 +135,9 @@ func testKeysAway(t *testing.T, s *kubetest.Server) {
 	}
 	p.Intercept(func(w http.ResponseWriter, _ *http.Request) bool {
 		w.Header().Set("Content-Type", "application/json")
-		w.Write(append([]byte(`{"kind":"Secret","apiVersion":"v1","data":{"tls.key":`), pair.Key...))
+		if _, err := w.Write(append([]byte(`{"kind":"Secret","apiVersion":"v1","data":{"tls.key":`), pair.Key...)); err != nil {
+			t.Error(err)
+		}
 		return true
 	})
 	a.wants("shop", "web", pair.Key, busy, errUnread)
