@@ -24,7 +24,7 @@ const (
 	requestMemory = 256 << 20
 	requestCopies = 2
 	// addressShare is the part of it that the clients behind one address may take.
-	addressShare = 16
+	addressShare = 8
 	// smallRequests is what a connection may have under way even if the budget is
 	// used up, and tinyRequests if the share of its address is: most requests never
 	// wait.
@@ -33,8 +33,8 @@ const (
 	// tinyRead is how much is read at once of a connection that has used the budget
 	// up and is not within a request: answers to pings, for example.
 	tinyRead = 4 << 10
-	// largeRequest is from how many bytes on nobody gets a turn until what a
-	// connection has left is collected.
+	// largeRequest is from how many bytes on Go's collector is frugal in the turn of a
+	// connection, and nobody gets a turn until what a connection has left is collected.
 	largeRequest = 1 << 20
 	// requestTurn is how long one connection at a time may take to complete its
 	// requests once the budget is used up, requestStall how long it may send nothing
@@ -62,8 +62,8 @@ const (
 // data of streams that have ended or never began. So an address counts for no more
 // than its share, and a client that sends such data takes nothing from others.
 //
-// While a connection has its turn, Go's collector is frugal. The turn ends when its
-// memory is free again: when a refused connection is closed, and collected.
+// In the turn of a large request Go's collector is frugal. The turn ends when its memory
+// is free again: when a refused connection is closed, and collected.
 type budget struct {
 	most, share int64 // bytes of all connections, of those of an address
 	small, tiny int64 // bytes of a connection
@@ -72,6 +72,7 @@ type budget struct {
 	used    int64
 	turn    *meteredConn // may go on; nil: none
 	collect bool         // the memory of closed connections is being collected
+	frugal  bool         // the collector was told that the turn is one of a large request
 	waiting []*meteredConn
 	// large holds the connections that have more than small under way, and since
 	// when.
@@ -134,14 +135,16 @@ func (b *budget) next() {
 	})
 	b.turn.turnBegan = time.Now()
 	b.turn.turnEnds.Reset(requestStall)
-	frugal(true)
 	b.waiting = slices.DeleteFunc(b.waiting, proceeds)
 }
 
 // endTurn takes the turn from the connection that has it; mu is held.
 func (b *budget) endTurn() {
 	b.turn = nil
-	frugal(false)
+	if b.frugal {
+		b.frugal = false
+		go frugal(false)
+	}
 }
 
 // wait returns when a connection may be read that is within a request: at once
@@ -365,6 +368,10 @@ func (c *meteredConn) charge(read []byte) {
 	}
 	if c.budget.add(c, int64(data)); c.budget.turn == c {
 		c.turnEnds.Reset(min(requestStall, max(0, requestTurn-time.Since(c.turnBegan))))
+		if c.underWay >= largeRequest && !c.budget.frugal {
+			c.budget.frugal = true
+			go frugal(true) // it stops the world, and small requests have turns too
+		}
 	}
 }
 

@@ -30,7 +30,7 @@ func (s *settings) Flags(fs *pflag.FlagSet) {
 	s.Settings.Flags(fs)
 	s.Directories.Flags(fs)
 	s.Secrets.Flags(fs)
-	s.Exchange.Flags(fs)
+	s.Exchange.Flags(fs, "certificates")
 	fs.StringVar(&s.Instance, "instance", "default", "unique `name` of the directory: watchers with the same name publish as one source. "+
 		"Set it if several directories are watched")
 }
@@ -40,7 +40,7 @@ func (s *settings) Check() error {
 	if s.Instance == "" {
 		instance = process.Invalid("instance", "is empty")
 	}
-	return errors.Join(s.Bus.Check(), s.Settings.Check(), s.Directories.Check(s.Secrets), s.Exchange.Check(s.Directories), instance)
+	return errors.Join(s.Bus.Check(), s.Settings.Check(), s.Directories.Check(s.Secrets), s.Exchange.Check("certificates", s.Certificates), instance)
 }
 
 func main() { os.Exit(process.Main(command())) }

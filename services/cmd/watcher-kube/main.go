@@ -20,17 +20,19 @@ import (
 type settings struct {
 	process.Bus
 	kube.Settings
-	Watcher watcher.Settings
+	Exchange watcher.KeyExchange
+	Watcher  watcher.Settings
 }
 
 func (s *settings) Flags(fs *pflag.FlagSet) {
 	s.Bus.Flags(fs)
 	s.Settings.Flags(fs)
+	s.Exchange.Flags(fs, "secret-key-file")
 	s.Watcher.Flags(fs)
 }
 
 func (s *settings) Check() error {
-	return errors.Join(s.Bus.Check(), s.Settings.Check(), s.Watcher.Check())
+	return errors.Join(s.Bus.Check(), s.Settings.Check(), s.Exchange.Check("secret-key-file", s.Secrets.KeyFile), s.Watcher.Check())
 }
 
 func main() { os.Exit(process.Main(command())) }
@@ -46,15 +48,19 @@ A second watcher with the same --cluster is a standby.`,
 		Example: `  watcher-kube --bus nats://127.0.0.1:4222 --bus-nkey auth/watcher-kubernetes-east.nk --cluster east --kubeconfig ~/.kube/config
   watcher-kube --bus nats://nats:4222 --cluster east    # in a pod of the cluster`,
 		Verify: func(context.Context, io.Writer) error {
-			return errors.Join(s.Bus.Verify(), s.Settings.Verify())
+			return errors.Join(s.Bus.Verify(), s.Settings.Verify(), s.Exchange.Verify())
 		},
 		Run: func(ctx context.Context, p *process.Process) error {
-			return kube.Run(ctx, &s.Settings, kube.Options{
-				Domain: s.Domain, Holder: s.ID, Process: p, LogShare: s.Watcher.LogShare,
+			c, err := kube.New(&s.Settings, kube.Options{
+				Domain: s.Domain, Holder: s.ID, Process: p, LogShare: s.Watcher.LogShare, Ring: s.Exchange.Ring(),
 				Connect: func(shard ident.Shard) func(context.Context) (*bus.Conn, error) {
 					return s.Connect(bus.Watcher(shard), p)
 				},
 			})
+			if err != nil {
+				return err
+			}
+			return c.Run(ctx)
 		},
 	})
 }

@@ -21,10 +21,20 @@ const SecretFields = "type!=helm.sh/release.v1,type!=" + string(corev1.SecretTyp
 // or a CA certificate, to a reference; it returns nil for other Secrets. The error
 // says why a credential must not be on the log.
 func Secret(s *corev1.Secret, o credential.Options) (*registryv1.SecretReference, error) {
-	if foreignSecret(s.Type) {
+	c, ok := Credential(s)
+	if !ok {
 		return nil, nil
 	}
-	return credential.Reference(credential.Source{Namespace: s.Namespace, Name: s.Name, Type: string(s.Type), Data: s.Data}, o)
+	return credential.Reference(c, o)
+}
+
+// Credential returns what Secret makes a reference to, with the data of s. It reports
+// whether s can be a TLS credential.
+func Credential(s *corev1.Secret) (credential.Source, bool) {
+	if foreignSecret(s.Type) {
+		return credential.Source{}, false
+	}
+	return credential.Source{Namespace: s.Namespace, Name: s.Name, Type: string(s.Type), Data: s.Data}, true
 }
 
 // foreignSecret reports whether a type is never a TLS credential, even if its Secrets

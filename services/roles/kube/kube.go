@@ -9,8 +9,10 @@ import (
 
 	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/internal/bus"
+	"meshlog.dev/services/internal/keyexchange/keyring"
 	"meshlog.dev/services/internal/process"
 	"meshlog.dev/services/roles/watcher"
+	"meshlog.dev/services/watcher/keeper"
 	"meshlog.dev/services/watcher/kube"
 	"meshlog.dev/services/watcher/kube/apiserver"
 	"meshlog.dev/services/watcher/kube/clusters"
@@ -28,6 +30,9 @@ type Options struct {
 	// LogShare is how much of the log the records of a cluster may take, in percent;
 	// 0: the default.
 	LogShare int
+	// Ring has the xkey of the watchers: with it, and the key of the HMACs, they answer
+	// requests for private keys (KEY-3).
+	Ring keyring.Ring
 }
 
 // Shard returns the shard of the cluster.
@@ -50,50 +55,83 @@ func shard(cluster string) ident.Shard {
 // which are not watched before the first successful read.
 const remoteRetry = 2 * time.Second
 
+// Cluster is a cluster to watch, and the clusters that its Secrets name.
+type Cluster struct {
+	settings *Settings
+	options  Options
+	config   kube.Config
+	home     watched
+}
+
+// watched is the watcher of one cluster; keys is nil if it gives none.
+type watched struct {
+	*kube.Watcher
+	keys *watcher.Keys
+}
+
+// New returns a cluster. It does not contact the API server.
+func New(s *Settings, o Options) (*Cluster, error) {
+	c := &Cluster{settings: s, options: o}
+	log := o.Process.Log.With(process.Component, "watcher")
+	var err error
+	if c.config, err = s.Config(log); err != nil {
+		return nil, err
+	}
+	c.config.Metrics = kube.NewMetrics(c.config.Cluster)
+	c.home, err = c.watcher(c.config)
+	return c, err
+}
+
+// Keys answers for the keys of the cluster's Secrets; nil: the cluster gives none. Keys of
+// the other clusters are given over the bus only.
+func (c *Cluster) Keys() *watcher.Keys { return c.home.keys }
+
+func (c *Cluster) watcher(cfg kube.Config) (watched, error) {
+	w, err := kube.New(cfg)
+	if err != nil || c.options.Ring.File == "" || len(cfg.Secrets.Key) == 0 {
+		return watched{Watcher: w}, err
+	}
+	return watched{w, &watcher.Keys{Ring: c.options.Ring, Keeper: keeper.Keeper{Source: w, Options: cfg.Secrets}}}, nil
+}
+
 // Run watches the cluster and, with RemoteClusters, the clusters that Secrets name,
 // until ctx is done.
-func Run(ctx context.Context, s *Settings, o Options) error {
-	log := o.Process.Log.With(process.Component, "watcher")
+func (c *Cluster) Run(ctx context.Context) error {
 	// Parts of client-go log only to the global logger.
-	klog.SetSlogLogger(log)
-	cfg, err := s.Config(log)
-	if err != nil {
-		return err
-	}
-	cfg.Metrics = kube.NewMetrics(cfg.Cluster)
-	w, err := kube.New(cfg)
-	if err != nil {
-		return err
-	}
-	stage := process.Stage{func(ctx context.Context) error { return run(ctx, cfg, w, o, false) }}
-	if s.RemoteClusters != "" {
+	klog.SetSlogLogger(c.config.Logger)
+	stage := process.Stage{func(ctx context.Context) error { return c.run(ctx, c.config, c.home, false) }}
+	if c.settings.RemoteClusters != "" {
 		limits := apiserver.DefaultLimits()
 		limits.MaxRetry = remoteRetry
 		others := clusters.Config{
-			API: cfg.REST, Home: cfg.Cluster, Namespace: s.RemoteClusters, Logger: log, Limits: limits,
+			API: c.config.REST, Home: c.config.Cluster, Namespace: c.settings.RemoteClusters, Logger: c.config.Logger, Limits: limits,
 		}
-		remote := newSupervisor(others, w, func(ctx context.Context, r clusters.Cluster) error {
-			cfg := cfg
-			cfg.Cluster, cfg.REST, cfg.Renew, cfg.Metrics = r.Name, rest.CopyConfig(r.REST), nil, kube.NewMetrics(r.Name)
-			cfg.REST.QPS, cfg.REST.Burst = float32(s.QPS), s.Burst
-			w, err := kube.New(cfg)
-			if err != nil {
-				return err
-			}
-			return run(ctx, cfg, w, o, true)
-		})
-		o.Process.Admin.Warn("other clusters", remote.known)
+		remote := newSupervisor(others, c.home.Watcher, c.runRemote)
+		c.options.Process.Admin.Warn("other clusters", remote.known)
 		stage = append(stage, remote.run)
 	}
 	return process.RunStages(ctx, stage)
 }
 
-// run publishes the objects of a cluster.
-func run(ctx context.Context, cfg kube.Config, w *kube.Watcher, o Options, optional bool) error {
+// runRemote watches another cluster.
+func (c *Cluster) runRemote(ctx context.Context, r clusters.Cluster) error {
+	cfg := c.config
+	cfg.Cluster, cfg.REST, cfg.Renew, cfg.Metrics = r.Name, rest.CopyConfig(r.REST), nil, kube.NewMetrics(r.Name)
+	cfg.REST.QPS, cfg.REST.Burst = float32(c.settings.QPS), c.settings.Burst
+	w, err := c.watcher(cfg)
+	if err != nil {
+		return err
+	}
+	return c.run(ctx, cfg, w, true)
+}
+
+// run publishes the objects of a cluster, and answers for the keys of its Secrets.
+func (c *Cluster) run(ctx context.Context, cfg kube.Config, w watched, optional bool) error {
+	o := c.options
 	o.Process.Admin.Register(cfg.Metrics)
 	defer o.Process.Admin.Unregister(cfg.Metrics)
 	return watcher.Run(ctx, watcher.Options{
-		Domain: o.Domain, Shard: shard(cfg.Cluster), Holder: o.Holder, Watcher: w,
+		Domain: o.Domain, Shard: shard(cfg.Cluster), Holder: o.Holder, Watcher: w.Watcher, Keys: w.keys,
 		Connect: o.Connect(shard(cfg.Cluster)), Process: o.Process, Optional: optional, LogShare: o.LogShare,
 	})
 }

@@ -255,6 +255,7 @@ func (s *Settings) ring(r bus.Role) keyring.Ring {
 // sources returns the watchers of the directory, the cluster and the policy, and those of
 // them that give private keys.
 func (s *Settings) sources(p *process.Process, connect connector) (all process.Stage, keepers map[ident.Shard]frontend.Ask, err error) {
+	keepers = map[ident.Shard]frontend.Ask{}
 	var required []*configv1.RequiredSource
 	connectAs := func(shard ident.Shard) func(context.Context) (*bus.Conn, error) {
 		return connect(bus.Watcher(shard), "watcher "+shard.String())
@@ -280,16 +281,23 @@ func (s *Settings) sources(p *process.Process, connect connector) (all process.S
 			return nil, nil, err
 		}
 		if keys != nil {
-			keepers = map[ident.Shard]frontend.Ask{fileShard: keys.Ask}
+			keepers[fileShard] = keys.Ask
 		}
 		watch(fileShard, files, keys)
 	}
 	if s.Kube.Kubeconfig != "" {
 		shard := s.Kube.Shard()
 		required = append(required, &configv1.RequiredSource{Source: shard.Source, Instance: shard.Instance, AcceptPartial: true})
-		all = append(all, func(ctx context.Context) error {
-			return kube.Run(ctx, &s.Kube, kube.Options{Domain: process.DefaultDomain, Holder: id, Connect: connectAs, Process: p, LogShare: s.Watcher.LogShare})
+		cluster, err := kube.New(&s.Kube, kube.Options{
+			Domain: process.DefaultDomain, Holder: id, Connect: connectAs, Process: p, LogShare: s.Watcher.LogShare, Ring: s.ring(s.Kube.Role()),
 		})
+		if err != nil {
+			return nil, nil, err
+		}
+		if keys := cluster.Keys(); keys != nil {
+			keepers[shard] = keys.Ask
+		}
+		all = append(all, cluster.Run)
 	}
 	if s.CA {
 		required = append(required, &configv1.RequiredSource{Source: ca.Shard.Source, Instance: ca.Shard.Instance})

@@ -2,6 +2,7 @@ package up
 
 import (
 	"bytes"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -11,14 +12,14 @@ import (
 	"meshlog.dev/services/internal/process"
 )
 
-// KEY-3, KEY-7: the frontend asks the watcher of --certificates by a function call, others
-// over the bus, and checks the HMACs with the watchers' key.
+// KEY-3, KEY-7: the frontend asks the watchers of --certificates and of --kubeconfig by a
+// function call, others over the bus, and checks the HMACs with the watchers' key.
 func TestKeys(t *testing.T) {
 	s := DefaultSettings()
 	s.Config, s.Data = t.TempDir(), t.TempDir()
 	sources := func() (calls int) {
 		t.Helper()
-		_, keepers, err := s.sources(new(process.Process), nil)
+		_, keepers, err := s.sources(&process.Process{Log: slog.New(slog.DiscardHandler)}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -36,7 +37,7 @@ func TestKeys(t *testing.T) {
 			t.Errorf("seal key: %v", keys.Seal)
 		}
 		for shard, ask := range keys.Keepers {
-			if ask == nil || shard != fileShard {
+			if ask == nil || shard != fileShard && shard != s.Kube.Shard() {
 				t.Errorf("a keeper of %s", shard)
 			}
 		}
@@ -53,6 +54,10 @@ func TestKeys(t *testing.T) {
 	}
 	if n := sources(); n != 1 {
 		t.Errorf("%d keepers with --certificates, want 1", n)
+	}
+	s.Kube.Kubeconfig = certtest.WriteFile(t, t.TempDir(), "config", []byte("{apiVersion: v1, kind: Config, current-context: c, contexts: [{name: c, context: {cluster: c}}], clusters: [{name: c, cluster: {server: 'https://127.0.0.1:1'}}]}"))
+	if n := sources(); n != 2 {
+		t.Errorf("%d keepers with --kubeconfig too, want 2", n)
 	}
 	s.Frontend.SealKeyFile += "-missing"
 	if _, err := s.keys(nil); err == nil || !strings.Contains(err.Error(), "--seal-key-file") {

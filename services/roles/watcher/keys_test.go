@@ -178,13 +178,13 @@ func TestKeys(t *testing.T) {
 // KEY-4: --check finds missing files of the key exchange, and a setting without effect.
 func TestKeyExchange(t *testing.T) {
 	var none KeyExchange
-	must(t, none.Check(Directories{}), none.Verify())
+	must(t, none.Check("certificates", ""), none.Verify())
 	missing := KeyExchange{File: filepath.Join(t.TempDir(), "watcher-file-default.xk")}
-	if err := missing.Check(Directories{}); err == nil || !strings.Contains(err.Error(), "--key-exchange has no effect without --certificates") {
+	if err := missing.Check("certificates", ""); err == nil || !strings.Contains(err.Error(), "--key-exchange has no effect without --certificates") {
 		t.Errorf("without certificates: %v", err)
 	}
 	if err := missing.Verify(); !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), missing.File) {
 		t.Errorf("a missing file: %v", err)
 	}
-	must(t, missing.Check(Directories{Certificates: t.TempDir()}))
+	must(t, missing.Check("certificates", t.TempDir()))
 }

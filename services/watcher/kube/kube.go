@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/flowcontrol"
 
 	"meshlog.dev/services/mesh/credential"
 	"meshlog.dev/services/mesh/kubeconv"
@@ -33,7 +34,7 @@ const Source = "kubernetes"
 
 // Config describes a cluster and which of its objects to watch.
 type Config struct {
-	// REST configures access to the API server, and limits the requests to it.
+	// REST configures access to the API server. Its QPS and Burst limit the requests.
 	REST *rest.Config
 	// Renew returns the configuration for a run, because credentials may have been
 	// renewed. If it is nil, all runs use REST.
@@ -63,11 +64,14 @@ type Config struct {
 	Metrics *Metrics     // nil discards the metrics
 }
 
-// Watcher watches a cluster. Only one goroutine at a time may call Run.
+// Watcher watches a cluster. Only one goroutine at a time may call Run; Credential may be
+// called concurrently.
 type Watcher struct {
 	cfg    Config
 	limits limits
 	keeper *kubeconv.Keeper
+	// limiter limits the requests of all clients together; nil: there is no limit.
+	limiter flowcontrol.RateLimiter
 	// held is the number of objects of each feed at the end of the last run. A list
 	// that has lost most of them is suspect.
 	held map[string]int64
@@ -94,8 +98,23 @@ func New(cfg Config) (*Watcher, error) {
 	if cfg.Renew == nil {
 		cfg.Renew = func() (*rest.Config, error) { return cfg.REST, nil }
 	}
-	return &Watcher{cfg: cfg, limits: defaultLimits(), keeper: &kubeconv.Keeper{}, held: map[string]int64{},
-		told: map[string][]problem.Diagnostic{}, wakes: make(chan struct{}, 1)}, nil
+	w := &Watcher{cfg: cfg, limits: defaultLimits(), keeper: &kubeconv.Keeper{}, held: map[string]int64{},
+		told: map[string][]problem.Diagnostic{}, wakes: make(chan struct{}, 1)}
+	if cfg.REST.QPS > 0 {
+		w.limiter = flowcontrol.NewTokenBucketRateLimiter(cfg.REST.QPS, cfg.REST.Burst)
+	}
+	return w, nil
+}
+
+// client returns a client with the current credentials. The caller closes it.
+func (w *Watcher) client() (*apiserver.Client, error) {
+	access, err := w.cfg.Renew()
+	if err != nil {
+		return nil, err
+	}
+	access = rest.CopyConfig(access)
+	access.RateLimiter = w.limiter
+	return apiserver.New(access)
 }
 
 // Tell sets the diagnostics of an origin, which the watcher reports with its own.
@@ -113,11 +132,7 @@ func (w *Watcher) Tell(origin string, ds []problem.Diagnostic) {
 // Run implements watcher.Watcher. The source is down while its API server does
 // not answer.
 func (w *Watcher) Run(ctx context.Context, sink watcher.Sink) error {
-	access, err := w.cfg.Renew()
-	if err != nil {
-		return err
-	}
-	client, err := apiserver.New(access)
+	client, err := w.client()
 	if err != nil {
 		return err
 	}

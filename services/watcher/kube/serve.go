@@ -59,9 +59,7 @@ func (c *Config) scopes(k *kind.Kind, r apiserver.Resource) []apiserver.Scope {
 	s, namespaces := apiserver.Scope{Resource: r}, c.Namespaces
 	if k.Name == secretKind {
 		s.Fields = kubeconv.SecretFields
-		if len(c.SecretNamespaces) > 0 {
-			namespaces = c.SecretNamespaces
-		}
+		namespaces = c.secretNamespaces()
 		if c.SecretSelector != nil {
 			s.Labels = c.SecretSelector.String()
 		}

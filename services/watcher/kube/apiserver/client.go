@@ -4,6 +4,7 @@ package apiserver
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -48,12 +49,12 @@ var Definitions = Resource{GroupVersionResource: definitions}
 
 var definitions = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
 
-// New returns a client. It sends no request. If c has a QPS, it limits all requests
-// together; starting a watch is one request.
+// New returns a client. It sends no request. If c has a RateLimiter or a QPS, it limits
+// all requests together; starting a watch is one request.
 func New(c *rest.Config) (*Client, error) {
 	cfg := rest.CopyConfig(c)
 	cfg.WarningHandler = rest.NoWarnings{} // operators cannot act on warnings about deprecated resources
-	if c.QPS > 0 {
+	if c.QPS > 0 && c.RateLimiter == nil {
 		cfg.RateLimiter = flowcontrol.NewTokenBucketRateLimiter(c.QPS, c.Burst)
 	}
 	h, err := rest.HTTPClientFor(cfg)
@@ -160,17 +161,50 @@ func (c *Client) Endpoints(ctx context.Context, namespace, name string) (*corev1
 	return out, err
 }
 
-// Quietly returns a context in which client-go logs to log at level debug.
+// errUnreadable replaces the error for a Secret that cannot be decoded, which could
+// repeat a part of it.
+var errUnreadable = errors.New("the API server's answer is not a Secret that can be read")
+
+// Secret reads a Secret from the API server, never from its cache. The caller wipes it.
+func (c *Client) Secret(ctx context.Context, namespace, name string) (*corev1.Secret, error) {
+	result := c.typed[corev1.SchemeGroupVersion].Get().Namespace(namespace).Resource("secrets").Name(name).Do(ctx)
+	body, _ := result.Raw()
+	defer clear(body)
+	if err := result.Error(); err != nil {
+		return nil, err
+	}
+	out := &corev1.Secret{}
+	if _, _, err := scheme.Codecs.UniversalDeserializer().Decode(body, nil, out); err != nil {
+		return nil, errUnreadable
+	}
+	return out, nil
+}
+
+// SecretLabels reads the labels of a Secret without its data.
+func (c *Client) SecretLabels(ctx context.Context, namespace, name string) (map[string]string, error) {
+	m, err := c.metadata.Resource(Secrets.GroupVersionResource).Namespace(namespace).Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return nil, err
+	}
+	return m.GetLabels(), nil
+}
+
+// Quietly returns a context in which client-go logs to log at level debug, but not the
+// content of requests and answers.
 func Quietly(ctx context.Context, log *slog.Logger) context.Context {
 	return klog.NewContext(ctx, logr.FromSlogHandler(quiet{log.Handler()}))
 }
 
 // quiet lowers all records to debug: feeds report client-go's errors with their
-// consequences.
+// consequences. It drops those of client-go's levels that have the content of answers,
+// which may be a Secret: from 8 on, the whole answer.
 type quiet struct{ slog.Handler }
 
-func (q quiet) Enabled(ctx context.Context, _ slog.Level) bool {
-	return q.Handler.Enabled(ctx, slog.LevelDebug)
+// mostDetailed is client-go's level 5, below those with requests and answers.
+const mostDetailed = slog.Level(-5)
+
+func (q quiet) Enabled(ctx context.Context, l slog.Level) bool {
+	return l >= mostDetailed && q.Handler.Enabled(ctx, slog.LevelDebug)
 }
 
 func (q quiet) Handle(ctx context.Context, r slog.Record) error {
