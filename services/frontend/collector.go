@@ -7,7 +7,7 @@ import (
 
 // frugalPercent is how much garbage, in percent of what lives, Go's collector leaves
 // while large requests are received.
-const frugalPercent = 20
+const frugalPercent = 10
 
 // collector is Go's collector, which a process has one of, with the budgets for which
 // it is frugal.
