@@ -72,7 +72,7 @@ func (k *keeper) give(sum []byte, pair certtest.Pair) {
 }
 
 // A router with an identity is given the keys of its Gateways' secrets in its own
-// namespace, each time on the record. Nobody else gets one, whatever it claims (SDS-4,
+// namespace, and the audit has a record of each. No other client gets one, whatever it claims (SDS-4,
 // KEY-13).
 func TestSecrets(t *testing.T) {
 	var server atomic.Pointer[frontend.Server]

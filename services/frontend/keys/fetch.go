@@ -98,7 +98,7 @@ func (s *Store) ended(f *fetch) bool {
 // attempt asks once for each missing key.
 func (s *Store) attempt(ctx context.Context, f *fetch) {
 	select {
-	case <-f.wake: // the keys since then are asked for now
+	case <-f.wake: // this attempt asks for the keys that woke it too
 	default:
 	}
 	for _, batch := range s.batches(f) {

@@ -116,7 +116,7 @@ type rootEntry struct {
 const maxRoots = 1 << 20
 
 // read returns the states in the file; none if it is missing. Only a file that the seal
-// key opens counts: a root that somebody adds would be trusted by all proxies.
+// key opens counts: all proxies would trust a root that an attacker adds.
 func (r *roots) read() ([]root, error) {
 	b, err := seal.ReadAtMost(r.path, maxRoots)
 	switch {
