@@ -145,7 +145,7 @@ var laws = []law{
 	{
 		of:     []string{module + "roles/frontend", module + "cmd/frontend"},
 		never:  []string{module + "watcher/...", module + "roles/watcher", module + "roles/kube"},
-		reason: "a frontend asks watchers for private keys, and cannot read the sources that have them (KEY-3)",
+		reason: "a frontend asks watchers for private keys, and cannot read the sources that have them (KEY-3), but for files of its own machine (KEY-7)",
 	},
 	{
 		of: []string{module + "watcher/..."},
@@ -198,6 +198,14 @@ var laws = []law{
 			module + "roles/builder", module + "roles/frontend", module + "roles/kube", module + "roles/up", module + "operate/...", "meshlog.dev/store/...",
 		},
 		reason: "the process with the CA's key links little: of watchers the publisher only",
+	},
+	{
+		of: []string{module + "agent/...", module + "roles/agent", module + "cmd/agent"},
+		never: []string{
+			module + "frontend/...", module + "builder/...", module + "watcher/...", module + "ca/...", module + "mesh/fold", module + "mesh/index", module + "mesh/world",
+			module + "operate/...", "meshlog.dev/store/...", "go.etcd.io/...",
+		},
+		reason: "an agent is beside each workload: it has no part of the control plane",
 	},
 	{
 		of:     []string{module + "builder/ledger", module + "builder/jury"},

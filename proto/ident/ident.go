@@ -111,6 +111,10 @@ const Undecoded = "type.googleapis.com/meshlog.registry.v1.Undecoded"
 // because no value of that policy was ever good (registry.v1.Closed).
 const Closed = "type.googleapis.com/meshlog.registry.v1.Closed"
 
+// DryRun is the type URL of an AuthorizationPolicy that proxies evaluate and do not
+// enforce (registry.v1.DryRun).
+const DryRun = "type.googleapis.com/meshlog.registry.v1.DryRun"
+
 // Value is the value of an object as its source gave it: a protobuf type URL and
 // bytes, which are hashed and kept but never marshalled again.
 type Value struct {

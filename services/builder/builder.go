@@ -46,6 +46,9 @@ type Options struct {
 	// Changed is called after each version and each change of leadership,
 	// from the builder's goroutine; it must not block.
 	Changed func()
+	// Offer tells the fetcher of keys the token issuers that the head names (POL-12);
+	// nil: they are told to no process.
+	Offer func(*reportv1.Issuers) error
 	// Extend, if not nil, adds to each report what only the process knows. It must
 	// be safe for concurrent use.
 	Extend func(*reportv1.BuilderReport)
@@ -54,6 +57,7 @@ type Options struct {
 // Builder is a Machine with goroutines, clock and select.
 type Builder struct {
 	o       Options
+	offered offered
 	calls   chan func(context.Context) error // own runs them
 	report  atomic.Pointer[reportv1.BuilderReport]
 	away    atomic.Pointer[away] // nil: connected
@@ -175,6 +179,16 @@ func (b *Builder) Digests(ctx context.Context, s ident.Shard, session string, ki
 		return d
 	})
 	return d, err == nil && d != nil
+}
+
+// KnowsPod reports whether the newest content has a workload of that name and service
+// account (CA-5). can is false unless this builder leads. Safe for concurrent use.
+func (b *Builder) KnowsPod(ctx context.Context, namespace, name, account string) (known, can bool) {
+	answer, err := ask(ctx, b, func(m *Machine) [2]bool {
+		known, can := m.KnowsPod(namespace, name, account)
+		return [2]bool{known, can}
+	})
+	return answer[0], err == nil && answer[1]
 }
 
 // Heard takes the report of a frontend: proxies may reject resources, or the
@@ -339,7 +353,10 @@ func (b *Builder) tick(ctx context.Context) error {
 		return nil
 	}
 	b.acknowledge(ctx)
-	return b.m.Tick(ctx)
+	if err := b.m.Tick(ctx); err != nil {
+		return err
+	}
+	return b.offer()
 }
 
 // connect compares with the log and the chain and starts reading both.

@@ -57,6 +57,7 @@ func (m *Machine) Commit(ctx context.Context) (published bool, err error) {
 	if published, err = m.chain.publish(ctx, delta, m.diagnosticProtos(maxDiagnostics)); !published {
 		return false, err
 	}
+	m.Issuers() // a busy log may leave no other moment at which the world is that of the head
 	// Continue as after a restart: the fold is at the position of the head.
 	return true, m.compare(ctx)
 }

@@ -80,6 +80,7 @@ type Machine struct {
 	refused  error           // same build, same position, another root: never lead again
 	holdErr  error           // why a mass loss cannot be held
 	waiting  []string        // why nothing is published
+	named    named
 }
 
 // stats count what happened since the start.

@@ -12,10 +12,12 @@ import (
 
 	"meshlog.dev/events"
 	"meshlog.dev/proto/ident"
+	registryv1 "meshlog.dev/proto/meshlog/registry/v1"
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
 	snapshotv1 "meshlog.dev/proto/meshlog/snapshot/v1"
 	"meshlog.dev/services/builder/jury"
 	"meshlog.dev/services/mesh/problem"
+	"meshlog.dev/services/mesh/world"
 	"meshlog.dev/store"
 )
 
@@ -59,6 +61,20 @@ func (m *Machine) Digests(s ident.Shard, session string, kinds events.Kinds) (*e
 		return nil, false
 	}
 	return m.ledger.Fold().Digests(s, session, kinds)
+}
+
+// KnowsPod reports whether the world has a pod of that name and service account. can is
+// false unless this builder leads.
+func (m *Machine) KnowsPod(namespace, name, account string) (known, can bool) {
+	if !m.leader {
+		return false, false
+	}
+	o := m.draft.world.Winner(ident.Key{Kind: world.WorkloadKind, Namespace: namespace, Name: name})
+	if o == nil {
+		return false, true
+	}
+	w, is := o.Message.(*registryv1.Workload)
+	return is && cmp.Or(w.GetServiceAccount(), "default") == account, true
 }
 
 // Tick is called once a second. The leader reads the head, in case that has

@@ -2,12 +2,15 @@ package ca_test
 
 import (
 	"context"
+	"crypto/rand"
+	"crypto/rsa"
 	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/hex"
 	"encoding/json"
+	"encoding/pem"
 	"errors"
 	"math"
 	"net/url"
@@ -16,6 +19,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/types/known/structpb"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -65,7 +69,7 @@ func kubernetesToken(t *testing.T) (authn.TokenReviews, string) {
 	return auth.TokenReviews(), token.Status.Token
 }
 
-// CA-2, CA-5, CA-7: the calls of Istio's agent, with the token of a pod and then with the
+// T-6, CA-2, CA-5, CA-7: the calls of Istio's agent, with the token of a pod and then with the
 // certificate that it got.
 func TestIstioAgent(t *testing.T) {
 	reviews, token := kubernetesToken(t)
@@ -76,10 +80,13 @@ func TestIstioAgent(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Istio's agent asks for its own identity, and gets it from its token.
+	// Istio's agent asks for its own identity, and gets it from its token. Its key is RSA,
+	// unless ECC_SIGNATURE_ALGORITHM says otherwise.
 	req, key := request(t, &x509.CertificateRequest{Subject: pkix.Name{Organization: []string{""}}, URIs: []*url.URL{own}})
+	req.Metadata = &structpb.Struct{Fields: map[string]*structpb.Value{"CertSigner": structpb.NewStringValue("")}}
+	headers := append(bearer(token), "ClusterID", "Kubernetes")
 	// An agent without a certificate answers the server's question with an empty one.
-	chain, err := r.agent(tls.Certificate{}).ask(req, bearer(token)...)
+	chain, err := r.agent(tls.Certificate{}).ask(req, headers...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -97,6 +104,20 @@ func TestIstioAgent(t *testing.T) {
 		t.Errorf("the audit has %+v", got)
 	}
 
+	rsaKey, err := rsa.GenerateKey(rand.Reader, 2048)
+	if err != nil {
+		t.Fatal(err)
+	}
+	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: pkix.Name{Organization: []string{""}}, URIs: []*url.URL{own}}, rsaKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Csr = string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}))
+	withRSA, err := r.agent(tls.Certificate{}).ask(req, headers...)
+	if err != nil || !rsaKey.PublicKey.Equal(leafOf(t, withRSA).PublicKey) {
+		t.Errorf("with an RSA key: %v", err)
+	}
+
 	renewed, err := r.agent(tls.Certificate{Certificate: [][]byte{leaf.Raw}, PrivateKey: key}).ask(newRequest(t))
 	if err != nil {
 		t.Fatal(err)
@@ -107,7 +128,7 @@ func TestIstioAgent(t *testing.T) {
 	if got := r.last(); got.Authenticator != "certificate" || got.Facts["serial"] != leaf.SerialNumber.Text(16) {
 		t.Errorf("the audit has %+v", got)
 	}
-	if n := r.value("citadel_server_success_cert_issuance_count"); n != 2 || r.value("citadel_server_csr_count") != 2 || r.value("meshlog_ca_issue_seconds") != 2 {
+	if n := r.value("citadel_server_success_cert_issuance_count"); n != 3 || r.value("citadel_server_csr_count") != 3 || r.value("meshlog_ca_issue_seconds") != 3 {
 		t.Errorf("%v certificates are counted", n)
 	}
 	if strings.Contains(r.log.String(), token) {

@@ -28,6 +28,8 @@ type Config struct {
 	Authority func() *signer.Authority
 	// Authenticators decide who a caller is.
 	Authenticators authn.Set
+	// MaxTTL is the longest time for which a certificate is issued. Zero means signer.MaxTTL.
+	MaxTTL time.Duration
 	// Limits protect the server from its clients.
 	Limits Limits
 	// Audit is called for each certificate before the client gets it, and for each
@@ -85,6 +87,9 @@ func (c *Config) check() error {
 		if *limit.at == 0 {
 			*limit.at = limit.otherwise
 		}
+	}
+	if c.MaxTTL == 0 {
+		c.MaxTTL = signer.MaxTTL
 	}
 	if c.Metrics == nil {
 		c.Metrics = NewMetrics()

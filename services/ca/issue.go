@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"strings"
 	"time"
 
@@ -91,9 +92,13 @@ func (s *Server) issue(ctx context.Context, info credentials.AuthInfo, req *auth
 	}
 	key := request.KeyHash()
 	record.KeyHash = hex.EncodeToString(key[:])
-	ttl, authority := lifetime(req.GetValidityDuration()), s.cfg.Authority()
+	ttl, authority := lifetime(req.GetValidityDuration(), s.cfg.MaxTTL), s.cfg.Authority()
 	if err := authority.Check(ttl, record.Time); err != nil {
 		return nil, s.unsigned(err)
+	}
+	if ttl > s.cfg.MaxTTL {
+		s.cfg.Metrics.unsigned.WithLabelValues(errorTTL).Inc()
+		return nil, &authn.Refusal{Code: codes.InvalidArgument, Reason: fmt.Sprintf("a certificate for longer than %s is not issued", s.cfg.MaxTTL)}
 	}
 	if err := proof.Spend(ctx); err != nil {
 		return nil, err
@@ -115,12 +120,12 @@ func (s *Server) issue(ctx context.Context, info credentials.AuthInfo, req *auth
 
 // lifetime returns how long a certificate shall last that a client asks for in
 // seconds. Istio's agents take 0 for the default, and istiod what is below too.
-func lifetime(seconds int64) time.Duration {
+func lifetime(seconds int64, most time.Duration) time.Duration {
 	switch {
 	case seconds <= 0:
-		return signer.DefaultTTL
-	case seconds > int64(signer.MaxTTL/time.Second):
-		return signer.MaxTTL + time.Second // is refused; the product could overflow
+		return min(signer.DefaultTTL, most)
+	case seconds > int64(most/time.Second):
+		return most + time.Second // is refused; the product could overflow
 	}
 	return time.Duration(seconds) * time.Second
 }

@@ -242,6 +242,7 @@ type meteredConn struct {
 	closing  sync.Once
 	closed   chan struct{} // closed with the connection
 	turnEnds *time.Timer
+	expires  *time.Timer // closes the connection when the client's certificate ends; nil: nothing does
 	over     atomic.Bool // it was refused, and is read no more
 
 	// guarded by budget.mu
@@ -262,6 +263,16 @@ func newMeteredConn(c net.Conn, accepted *acceptedConn, b *budget, refused func(
 	}
 	m.turnEnds = stopped(m.endTurn)
 	return m
+}
+
+// endAt closes the connection at a time, unless that is zero: its streams have the
+// identity of the handshake, and none after its certificate (CA-14). The client connects
+// again, with the certificate that it has then.
+func (c *meteredConn) endAt(at time.Time) {
+	if !at.IsZero() {
+		c.expires = stopped(func() { _ = c.Close() })
+		c.expires.Reset(time.Until(at))
+	}
 }
 
 // endTurn refuses a connection that has not completed its requests in its turn. One
@@ -389,6 +400,9 @@ func (c *meteredConn) Close() error {
 	c.closing.Do(func() {
 		close(c.closed)
 		c.turnEnds.Stop()
+		if c.expires != nil {
+			c.expires.Stop()
+		}
 		c.budget.leave(c)
 		c.mu.Lock()
 		defer c.mu.Unlock()

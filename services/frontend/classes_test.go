@@ -26,7 +26,7 @@ func TestClassLimit(t *testing.T) {
 			changes = append(changes, PutFor(fmt.Sprint("one", i), Group(fmt.Sprint("group", i)), Cluster(fmt.Sprint("one", i), 1)))
 		}
 		mesh.Publish(changes...)
-		f := start(t, "f1", mesh, withLimits(func(l *frontend.Limits) { l.Classes = 8 }))
+		f := start(t, "f1", mesh, withLimits(func(l *frontend.Limits) { l.Classes = 9 }))
 		join := func(i int) (*envoy, error) {
 			e := f.connect(node(fmt.Sprint("web-", i), fmt.Sprint("group", i)))
 			e.ask(ident.CDS)
@@ -38,16 +38,16 @@ func TestClassLimit(t *testing.T) {
 			e, err := join(i)
 			if err == nil {
 				open = append(open, e)
-			} else if status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "the 8 of --classes") {
+			} else if status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "the 9 of --classes") {
 				t.Errorf("got %v", err)
 			}
 		}
-		if got := f.counted("meshlog_frontend_resident_classes"); len(open) != 4 || got > 16 {
-			// Four classes are of all, and each proxy has one of its own. Those that
+		if got := f.counted("meshlog_frontend_resident_classes"); len(open) != 3 || got > 16 {
+			// Six classes are of all, and each proxy has one of its own. Those that
 			// were made ahead are there, too.
-			t.Errorf("%d proxies are served, %v classes kept, the limit is 8", len(open), got)
+			t.Errorf("%d proxies are served, %v classes kept, the limit is 9", len(open), got)
 		}
-		if got := f.server.PushStatus(0); got.MaxClasses != 8 || got.Classes < 8 {
+		if got := f.server.PushStatus(0); got.MaxClasses != 9 || got.Classes < 9 {
 			t.Errorf("push_status has %d of %d classes", got.Classes, got.MaxClasses)
 		}
 		if _, err := join(0); err != nil { // of a class that is kept
@@ -90,11 +90,11 @@ func TestClassesOfOneAddress(t *testing.T) {
 				t.Errorf("got %v", err)
 			}
 		}
-		if len(open) != 6 { // four classes are of all, and each proxy has one of its own
-			t.Errorf("one address has %d proxies with classes of their own, want 6", len(open))
+		if len(open) != 4 { // six classes are of all, and each proxy has one of its own
+			t.Errorf("one address has %d proxies with classes of their own, want 4", len(open))
 		}
-		if got := f.counted("meshlog_frontend_streams_refused_total"); got != 84 {
-			t.Errorf("%v refusals are counted, want 84", got)
+		if got := f.counted("meshlog_frontend_streams_refused_total"); got != 86 {
+			t.Errorf("%v refusals are counted, want 86", got)
 		}
 		if _, err := join(2, 99); err != nil {
 			t.Errorf("a new class of another address: %v", err)
@@ -102,7 +102,7 @@ func TestClassesOfOneAddress(t *testing.T) {
 		if _, err := join(1, 99); err != nil {
 			t.Errorf("a class of another address: %v", err)
 		}
-		open[5].cancel()
+		open[3].cancel()
 		synctest.Wait()
 		if _, err := join(1, 50); err != nil {
 			t.Errorf("after a proxy of the address has left: %v", err)
@@ -143,7 +143,7 @@ func TestClassLimitOfLine(t *testing.T) {
 			changes = append(changes, PutFor(fmt.Sprint("one", i), Group(fmt.Sprint("group", i)), Cluster(fmt.Sprint("one", i), 1)))
 		}
 		mesh.Publish(changes...)
-		f := start(t, "f1", mesh, withLimits(func(l *frontend.Limits) { l.Classes, l.FirstAnswers = 8, 1 }))
+		f := start(t, "f1", mesh, withLimits(func(l *frontend.Limits) { l.Classes, l.FirstAnswers = 9, 1 }))
 		var all []*envoy
 		for i := range 20 {
 			e := f.connect(node(fmt.Sprint("web-", i), fmt.Sprint("group", i)))
@@ -155,12 +155,12 @@ func TestClassLimitOfLine(t *testing.T) {
 			_, err := e.stream.Recv()
 			if err == nil {
 				served++
-			} else if status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "the 8 of --classes") {
+			} else if status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "the 9 of --classes") {
 				t.Errorf("got %v", err)
 			}
 		}
-		if served != 4 { // three classes are of all, and each proxy has one of its own
-			t.Errorf("%d proxies are served, want 4", served)
+		if served != 3 { // six classes are of all, and each proxy has one of its own
+			t.Errorf("%d proxies are served, want 3", served)
 		}
 		if got := f.server.PushStatus(0); got.Waiting != 0 || got.FirstAnswers > 1 {
 			t.Errorf("%d streams wait, %d are in their first answers", got.Waiting, got.FirstAnswers)

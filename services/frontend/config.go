@@ -47,7 +47,10 @@ type Config struct {
 	// the namespace and service account in its certificate.
 	Listeners, TLSListeners []net.Listener
 	TLS                     *tls.Config
-	Logger                  *slog.Logger
+	// MeshClients: TLSListeners take only clients with a certificate under a root in the
+	// TrustBundle of the served version, or under one of the client CAs in TLS.
+	MeshClients bool
+	Logger      *slog.Logger
 	// Metrics are counted here; nil: nowhere.
 	Metrics *Metrics
 	// Tracer makes spans of versions on their way to proxies; nil: none.
@@ -122,6 +125,8 @@ func (c *Config) check() error {
 		return errors.New("frontend: no Listeners: listen before New")
 	case len(c.TLSListeners) > 0 && c.TLS == nil:
 		return errors.New("frontend: TLSListeners without TLS")
+	case c.MeshClients && c.TLS == nil:
+		return errors.New("frontend: MeshClients without TLS")
 	case c.Logger == nil:
 		return errors.New("frontend: Logger is nil")
 	}

@@ -3,6 +3,7 @@ package frontend
 import (
 	"fmt"
 	"strings"
+	"time"
 
 	"google.golang.org/grpc/credentials"
 
@@ -17,6 +18,9 @@ type identity struct {
 	name string
 	// workload is set if the URI is the identity of a workload (CA-1).
 	workload proxy.Identity
+	// serial and ends are those of the certificate.
+	serial string
+	ends   time.Time
 }
 
 // identityOf reads the client's certificate. A SPIFFE identity beside other URIs
@@ -29,10 +33,11 @@ func identityOf(info credentials.AuthInfo) (identity, error) {
 		return identity{}, nil
 	}
 	leaf := tlsInfo.State.PeerCertificates[0]
+	id := identity{name: leaf.Subject.String(), serial: leaf.SerialNumber.Text(16), ends: leaf.NotAfter}
 	if len(leaf.URIs) == 0 {
-		return identity{name: leaf.Subject.String()}, nil
+		return id, nil
 	}
-	id := identity{name: leaf.URIs[0].String()}
+	id.name = leaf.URIs[0].String()
 	for _, u := range leaf.URIs {
 		if u.Scheme != "spiffe" {
 			continue

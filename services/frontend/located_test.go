@@ -64,7 +64,7 @@ func TestPodDecides(t *testing.T) {
 	}
 	cart := p.clientCA.Client("cart", "spiffe://cluster.local/ns/shop/sa/cart")
 	e := p.join(t, cart, node("cart-1"))
-	e.ack(e.expect(ident.CDS, "BlackHoleCluster", "PassthroughCluster", "of-cart", "one"))
+	e.ack(e.expect(ident.CDS, "BlackHoleCluster", "InboundPassthroughCluster", "PassthroughCluster", "of-cart", "one"))
 
 	// What the command line makes the resources of.
 	n := new(corev3.Node)
@@ -86,7 +86,7 @@ func TestPodDecides(t *testing.T) {
 	}
 	// No Pod of this account is known, so its claims count.
 	outside := p.join(t, p.clientCA.Client("edge", "spiffe://cluster.local/ns/shop/sa/edge"), node("edge-1"))
-	outside.ack(outside.expect(ident.CDS, "BlackHoleCluster", "PassthroughCluster", "of-vault", "one"))
+	outside.ack(outside.expect(ident.CDS, "BlackHoleCluster", "InboundPassthroughCluster", "PassthroughCluster", "of-vault", "one"))
 	// Without a certificate, too.
 	conn, err := grpc.NewClient("passthrough:///"+p.plain.String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
@@ -95,19 +95,19 @@ func TestPodDecides(t *testing.T) {
 	defer conn.Close()
 	plain := connect(t, conn, node("cart-1"))
 	plain.ask(ident.CDS)
-	plain.ack(plain.expect(ident.CDS, "BlackHoleCluster", "PassthroughCluster", "of-vault", "one"))
+	plain.ack(plain.expect(ident.CDS, "BlackHoleCluster", "InboundPassthroughCluster", "PassthroughCluster", "of-vault", "one"))
 
 	p.mesh.Publish(pod("cart-1", map[string]string{"app": "vault"}))
-	e.ack(e.expect(ident.CDS, "BlackHoleCluster", "PassthroughCluster", "of-cart", "of-vault", "one")) // removed clusters linger
+	e.ack(e.expect(ident.CDS, "BlackHoleCluster", "InboundPassthroughCluster", "PassthroughCluster", "of-cart", "of-vault", "one")) // removed clusters linger
 	// A Pod that goes leaves its proxy as it is, until it reconnects.
 	p.mesh.Publish(pod("cart-1", nil).Gone(), Put("one", Cluster("one", 2)))
-	e.ack(e.expect(ident.CDS, "BlackHoleCluster", "PassthroughCluster", "of-cart", "of-vault", "one"))
-	outside.ack(outside.expect(ident.CDS, "BlackHoleCluster", "PassthroughCluster", "of-vault", "one"))
+	e.ack(e.expect(ident.CDS, "BlackHoleCluster", "InboundPassthroughCluster", "PassthroughCluster", "of-cart", "of-vault", "one"))
+	outside.ack(outside.expect(ident.CDS, "BlackHoleCluster", "InboundPassthroughCluster", "PassthroughCluster", "of-vault", "one"))
 	p.mesh.Publish(Put("edge-pod", Cluster("late", 1)),
 		Object("Pod", "shop", "edge-2", &registryv1.Workload{Addresses: []string{"10.0.0.2"}, ServiceAccount: "edge", Labels: map[string]string{"app": "cart"}}).From("kubernetes").In("c1"))
 	// Now there are Pods of that account, and this proxy is none of them: it has no
 	// labels any more.
-	outside.expect(ident.CDS, "BlackHoleCluster", "PassthroughCluster", "late", "of-vault", "one")
+	outside.expect(ident.CDS, "BlackHoleCluster", "InboundPassthroughCluster", "PassthroughCluster", "late", "of-vault", "one")
 }
 
 // The streams of one identity are limited, whatever their addresses (XDS-2).

@@ -61,6 +61,7 @@ func (s *Server) report(conns []*conn) *reportv1.FrontendReport {
 			r.Away, r.AwayReason = timestamppb.New(since), strings.ToValidUTF8(err.Error(), "?")
 		}
 	}
+	s.rootsReport(conns, r)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r.Leaving = s.draining
@@ -107,6 +108,7 @@ func (c *conn) report() *reportv1.ProxyReport {
 	p := &reportv1.ProxyReport{
 		Id: c.proxy.ID, Cluster: c.proxy.Cluster, Type: string(c.proxy.Type), Namespace: c.proxy.Namespace,
 		UserAgent: c.proxy.UserAgent, ConnectedSince: timestamppb.New(c.since), Address: c.address,
+		Identity: c.id.name, CertificateSerial: c.id.serial, CertificateEnds: timestamp(c.id.ends),
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -124,6 +126,8 @@ func (c *conn) report() *reportv1.ProxyReport {
 	has := c.client.Version() // newer than the last View if nothing changed for the client
 	st := c.state.Status()
 	p.Lingering = uint32(st.Lingering)
+	roots, gets := c.applied(c.state)
+	p.GetsRoots, p.Roots = gets, roots.list()
 	for _, t := range st.Types {
 		if t.SentAll {
 			t.Sent = has
@@ -147,7 +151,7 @@ func typeReport(t stream.TypeStatus) *reportv1.TypeReport {
 		SentVersion: t.SentVersion, AckedVersion: t.AckedVersion,
 		SentTime: timestamp(t.SentTime), AckedTime: timestamp(t.AckedTime),
 		Resources: uint32(t.Resources), HeldBack: firstNames(t.HeldBack),
-		Unanswered: timestamp(t.Unanswered), TooLarge: t.TooLarge, Nack: t.Nack,
+		Unanswered: timestamp(t.Unanswered), TooLarge: t.TooLarge, Nack: t.Nack, WaitsForKeys: firstNames(t.WaitsForKeys),
 	}
 }
 

@@ -17,8 +17,8 @@ import (
 )
 
 // secrets puts private keys into the Secrets that streams send. A key is asked for when
-// a proxy whose class has the Secret names it, and dropped when no served version names
-// it any more (KEY-8).
+// a proxy whose class has the Secret names it, or is about to get clusters or listeners
+// that do (SDS-9), and dropped when no served version names it any more (KEY-8).
 type secrets struct {
 	store *keys.Store   // nil: no Secret has a key
 	poke  chan struct{} // asked has changed

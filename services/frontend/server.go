@@ -74,6 +74,7 @@ type Server struct {
 	metadata      *metadataTable
 	subscriptions *subscriptions
 	secrets       *secrets
+	roots         roots
 	opening       atomic.Int64 // streams that have sent no request yet
 	codec         codec
 	health        *health.Server

@@ -45,6 +45,7 @@ func (s *Server) services() []*grpc.ServiceDesc {
 		service("envoy.service.endpoint.v3.EndpointDiscoveryService", "Endpoints", new(ident.EDS)),
 		service("envoy.service.listener.v3.ListenerDiscoveryService", "Listeners", new(ident.LDS)),
 		service("envoy.service.route.v3.RouteDiscoveryService", "Routes", new(ident.RDS)),
+		service("envoy.service.extension.v3.ExtensionConfigDiscoveryService", "ExtensionConfigs", new(ident.ECDS)),
 		service("envoy.service.secret.v3.SecretDiscoveryService", "Secrets", new(ident.SDS)),
 	}
 }

@@ -1,10 +1,13 @@
 package frontend
 
 import (
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
 	"net"
+	"time"
 
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
@@ -13,8 +16,11 @@ import (
 // credentials returns, for each connection, the credentials of its listener.
 func (s *Server) credentials() credentials.TransportCredentials {
 	c := &serverCredentials{TransportCredentials: insecure.NewCredentials(), server: s}
-	if s.cfg.TLS != nil {
-		c.tls = credentials.NewTLS(s.cfg.TLS)
+	if conf := s.cfg.TLS; conf != nil {
+		if s.cfg.MeshClients {
+			conf = s.meshClients(conf)
+		}
+		c.tls = credentials.NewTLS(conf)
 	}
 	return c
 }
@@ -51,7 +57,49 @@ func (c *serverCredentials) ServerHandshake(raw net.Conn) (net.Conn, credentials
 	}
 	metered := newMeteredConn(conn, accepted, c.server.budget, c.server.overBudget)
 	metered.unused = c.server.cfg.Metrics.unused.Inc
+	metered.endAt(certificateEnds(info))
 	return metered, connInfo{info, metered}, nil
+}
+
+// certificateEnds returns when the client's certificate ends; zero: it has shown none.
+func certificateEnds(info credentials.AuthInfo) time.Time {
+	if t, ok := info.(credentials.TLSInfo); ok && len(t.State.PeerCertificates) > 0 {
+		return t.State.PeerCertificates[0].NotAfter
+	}
+	return time.Time{}
+}
+
+// meshClients returns the configuration of a port that takes clients with a certificate
+// under the roots of the mesh, those of the served version, beside what base takes. So a
+// root that the CA announces is trusted before a certificate under it is issued (CA-10).
+// No session is resumed: its certificate may be under a root that was removed.
+func (s *Server) meshClients(base *tls.Config) *tls.Config {
+	conf := base.Clone()
+	conf.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+		of := base
+		if base.GetConfigForClient != nil {
+			now, err := base.GetConfigForClient(hello)
+			if err != nil {
+				return nil, err
+			}
+			of = now
+		}
+		c := of.Clone()
+		c.ClientAuth, c.SessionTicketsDisabled = tls.RequireAndVerifyClientCert, true
+		c.ClientCAs = x509.NewCertPool() // without one, Go would take the CAs of the machine
+		if of.ClientCAs != nil {
+			c.ClientCAs = of.ClientCAs.Clone()
+		}
+		if st := s.serving.Load(); st != nil {
+			bundle := st.PushContext.TrustBundle()
+			for _, root := range bundle.GetRoots() {
+				c.ClientCAs.AppendCertsFromPEM([]byte(root.GetCertificate()))
+			}
+			c.VerifyConnection = notRevoked(bundle.GetCrl())
+		}
+		return c, nil
+	}
+	return conf
 }
 
 // overBudget ends the streams of a connection whose requests take too much

@@ -23,6 +23,7 @@ import (
 
 	"meshlog.dev/deploy/testkit/certtest"
 	"meshlog.dev/proto/ident"
+	registryv1 "meshlog.dev/proto/meshlog/registry/v1"
 	"meshlog.dev/services/frontend"
 	"meshlog.dev/services/internal/certificates"
 	. "meshlog.dev/services/mesh/meshtest"
@@ -219,4 +220,69 @@ func TestCertificateIsReplaced(t *testing.T) {
 		before.expect(ident.CDS, "one", "two")
 		after.expect(ident.CDS, "one", "two")
 	})
+}
+
+// CA-10, CA-14: with MeshClients the port takes certificates under every root that the
+// served version has, announced ones too, and under no other; not those on its lists. It
+// follows the version, and resumes no session. A connection ends with its certificate.
+func TestMeshClients(t *testing.T) {
+	older, newer, stranger := certtest.NewCA("older"), certtest.NewCA("newer"), certtest.NewCA("stranger")
+	p := startTLS(t, true, func(c *frontend.Config) { c.MeshClients = true })
+	const shop = "spiffe://cluster.local/ns/shop/sa/cart"
+	n := node("sidecar~10.0.0.1~app.shop~shop.svc.cluster.local", "demo")
+	can := func(what string, want bool, pairs ...certtest.Pair) {
+		t.Helper()
+		if err := ask(t, p.tls, p.client(t, pairs...), n); (err == nil) != want {
+			t.Errorf("%s: %v, want an answer: %v", what, err, want)
+		}
+	}
+	publish := func(crl []byte, roots ...*certtest.CA) {
+		t.Helper()
+		b := &registryv1.TrustBundle{TrustDomain: "cluster.local", Crl: string(crl)}
+		for i, r := range roots {
+			b.Roots = append(b.Roots, &registryv1.Root{Certificate: string(r.PEM()), State: registryv1.RootState(i + 1)})
+		}
+		v := p.mesh.Publish(Object("TrustBundle", "", "cluster.local", b))
+		p.serves(v)
+	}
+	client := func(ca *certtest.CA) certtest.Pair { return ca.Client("cart", shop) }
+	can("before there are roots", false, client(older))
+	can("a client CA of the files", true, client(p.clientCA))
+	publish(nil, older)
+	can("the root", true, client(older))
+	can("without a certificate", false)
+	can("a root of tomorrow", false, client(newer))
+	publish(nil, older, newer)
+	can("an announced root", true, client(newer))
+	can("the root before", true, client(older))
+	can("a stranger", false, client(stranger))
+	stolen := client(newer)
+	publish(newer.RevocationList(time.Now().Add(time.Hour), stolen), newer)
+	can("a removed root", false, client(older))
+	can("a revoked certificate", false, stolen)
+	can("one that is not revoked", true, client(newer))
+	publish(newer.RevocationList(time.Now().Add(-time.Hour)), newer)
+	can("a list that has ended", false, client(newer))
+	publish(nil, newer)
+
+	ends := time.Now().Add(2 * time.Second)
+	conf := &tls.Config{RootCAs: p.ca.Pool(), ServerName: "localhost", NextProtos: []string{"h2"}, ClientSessionCache: tls.NewLRUClientSessionCache(1)}
+	conf.Certificates = []tls.Certificate{newer.ClientUntil("cart", ends, shop).TLS()}
+	for range 2 {
+		conn, err := tls.Dial("tcp", p.tls.String(), conf)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if conn.ConnectionState().DidResume {
+			t.Error("the session was resumed")
+		}
+		if _, err := io.Copy(io.Discard, conn); err != nil && !errors.Is(err, io.EOF) { // until the frontend ends it
+			t.Log(err)
+		}
+		if after := time.Since(ends.Truncate(time.Second)); after < 0 || after > 7*time.Second { // a silent one would end after 10 s
+			t.Errorf("the connection ended %s after its certificate", after)
+		}
+		ends = time.Now().Add(2 * time.Second)
+		conf.Certificates = []tls.Certificate{newer.ClientUntil("cart", ends, shop).TLS()}
+	}
 }

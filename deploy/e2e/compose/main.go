@@ -1,7 +1,8 @@
 // Compose tests the deployment of deploy/compose.yaml with a real Docker engine;
 // `make test-compose` runs it. It checks that the deployment comes up and serves,
-// that frontends can be added and removed under load, that any container may die,
-// and that the data outlives the containers. It creates a project of its own,
+// that a gateway serves HTTPS and two services speak mutual TLS, that frontends can be
+// added and removed under load, that any container may die, and that the data outlives
+// the containers. It creates a project of its own,
 // with free ports, and removes it at the end.
 package main
 
@@ -17,6 +18,7 @@ import (
 	"time"
 
 	"meshlog.dev/deploy/e2e/rig"
+	"meshlog.dev/deploy/testkit/certtest"
 )
 
 // limit bounds the whole run, and cleanup the removal after it.
@@ -87,6 +89,8 @@ type trial struct {
 
 	loads   map[string]*rig.Load // running loads, by Envoy
 	streams *streams
+	edgeCA  *certtest.CA // of the certificates that replace the gateway's first one
+	shopper *shopper
 	weights int // the version that answers: an index of versions
 }
 

@@ -22,11 +22,16 @@ type project struct {
 	argv  []string // command line of docker-compose with the files
 	env   []string
 	mesh  string            // the watched directory
+	keys  string            // the directory of secrets
+	tools string            // deploy/compose, with its scripts
 	ports map[string]string // loopback ports, by service
 }
 
 // The two Envoys, by service.
 var envoys = []string{"envoy-sotw", "envoy-delta"}
+
+// gateway is the service that takes HTTPS.
+const gateway = "gateway"
 
 // newProject copies the configuration to dir; it starts nothing.
 func newProject(ctx context.Context, dir string, age time.Duration) (*project, error) {
@@ -37,7 +42,7 @@ func newProject(ctx context.Context, dir string, age time.Duration) (*project, e
 	if out, err := command(ctx, nil, "docker", "version", "--format", "{{.Server.Version}}"); err != nil {
 		return nil, fmt.Errorf("no Docker engine: start one, or name it in DOCKER_HOST: %w\n%s", err, out)
 	}
-	if out, err := command(ctx, nil, "docker", "image", "inspect", "meshlog:dev", "meshlog-demo:dev", "meshlog-standin-nats:dev", "meshlog-standin-envoy:dev"); err != nil {
+	if out, err := command(ctx, nil, "docker", "image", "inspect", "meshlog:dev", "meshlog-demo:dev", "meshlog-nats:dev", "meshlog-envoy:dev", "meshlog-agent:dev"); err != nil {
 		return nil, fmt.Errorf("images are missing: run `make images`: %w\n%.300s", err, out)
 	}
 	compose, err := program.Tool(ctx, "docker-compose")
@@ -48,25 +53,28 @@ func newProject(ctx context.Context, dir string, age time.Duration) (*project, e
 	p := &project{
 		name:  fmt.Sprintf("meshlog-test-%06x", rand.N(1<<24)),
 		mesh:  filepath.Join(dir, "mesh"),
+		keys:  filepath.Join(dir, "secrets"),
+		tools: filepath.Join(deploy, "compose"),
 		ports: map[string]string{},
 	}
 	p.argv = []string{
 		compose, "--project-name", p.name, "--progress", "quiet",
-		"--file", filepath.Join(deploy, "compose.yaml"), "--file", filepath.Join(deploy, "compose.local.yaml"),
+		"--file", filepath.Join(deploy, "compose.yaml"),
 	}
-	if err := os.CopyFS(p.mesh, os.DirFS(filepath.Join(deploy, "compose", "mesh"))); err != nil {
+	if err := os.CopyFS(p.mesh, os.DirFS(filepath.Join(p.tools, "mesh"))); err != nil {
 		return nil, err
 	}
 	// The watcher runs as another user.
 	if err := os.Chmod(p.mesh, 0o755); err != nil {
 		return nil, err
 	}
-	secrets := filepath.Join(dir, "secrets")
-	if _, err := command(ctx, nil, filepath.Join(deploy, "compose", "write-secrets"), secrets); err != nil {
+	if _, err := command(ctx, nil, filepath.Join(p.tools, "write-secrets"), p.keys); err != nil {
 		return nil, err
 	}
-	p.env = []string{"MESHLOG_MESH=" + p.mesh, "MESHLOG_SECRETS=" + secrets, "MESHLOG_MAX_STREAM_AGE=" + age.String()}
-	for service, variable := range map[string]string{"edge": "MESHLOG_XDS_PORT", envoys[0]: "MESHLOG_SOTW_PORT", envoys[1]: "MESHLOG_DELTA_PORT"} {
+	p.env = []string{"MESHLOG_MESH=" + p.mesh, "MESHLOG_SECRETS=" + p.keys, "MESHLOG_MAX_STREAM_AGE=" + age.String()}
+	for service, variable := range map[string]string{
+		"edge": "MESHLOG_XDS_PORT", envoys[0]: "MESHLOG_SOTW_PORT", envoys[1]: "MESHLOG_DELTA_PORT", gateway: "MESHLOG_HTTPS_PORT",
+	} {
 		port, err := testport.TCP()
 		if err != nil {
 			return nil, err
@@ -90,6 +98,12 @@ func (p *project) compose(ctx context.Context, args ...string) (string, error) {
 func (p *project) up(ctx context.Context, frontends int) error {
 	_, err := p.compose(ctx, "up", "--detach", "--wait", "--wait-timeout", "120", "--no-recreate",
 		"--scale", fmt.Sprintf("frontend=%d", frontends))
+	return err
+}
+
+// join writes what the agents join the mesh with, as `make up` does before all the rest.
+func (p *project) join(ctx context.Context) error {
+	_, err := command(ctx, p.env, append([]string{filepath.Join(p.tools, "join")}, p.argv...)...)
 	return err
 }
 

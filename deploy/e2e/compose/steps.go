@@ -27,22 +27,32 @@ var versions = []string{"shop-v1", "shop-v2"}
 
 func (t *trial) steps() []step {
 	steps := []step{
-		{"up", func(ctx context.Context) (string, error) { return "12 containers are healthy", t.up(ctx, 1) }},
+		{"up", func(ctx context.Context) (string, error) {
+			if err := t.join(ctx); err != nil {
+				return "", err
+			}
+			return "18 containers are healthy", t.up(ctx, 1)
+		}},
 		{"requests through Envoys", t.serve},
 		{"a file changes", t.changed},
+		{"HTTPS at the gateway", t.https},
+		{"its certificate is replaced", t.replaced},
+		{"a client without certificate", t.stranger},
+		{"agents are killed", t.rejoined},
 		{"frontends: 1 to 3", func(ctx context.Context) (string, error) { return t.scale(ctx, 3) }},
 		{"frontends: 3 to 2", func(ctx context.Context) (string, error) { return t.scale(ctx, 2) }},
 	}
 	for _, v := range []victim{
 		{service: "nats-1"}, {service: "nats-2"}, {service: "nats-3"},
 		{service: "builder-1"}, {service: "builder-2"}, {service: "frontend"},
-		{service: "watcher", stalls: true}, {service: "edge", stalls: true},
+		{service: "ca"}, {service: "watcher", stalls: true}, {service: "edge", stalls: true},
 		{service: "shop-v1"}, {service: "shop-v2"}, {service: envoys[0]}, {service: envoys[1]},
 	} {
 		steps = append(steps, step{v.service + " is killed", func(ctx context.Context) (string, error) { return t.kill(ctx, v) }})
 	}
 	return append(steps,
 		step{"a builder crashes", t.crash},
+		step{"all but Envoys is killed", t.alone},
 		step{"down, and up again", t.again},
 	)
 }

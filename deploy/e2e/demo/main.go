@@ -3,7 +3,8 @@
 // process is dead, and meshlog serves from its data directory while every file is
 // broken. `make demo` builds the programs and runs it. `demo kubernetes` shows
 // the path from objects that are applied to a real API server; `make
-// demo-kubernetes` runs that.
+// demo-kubernetes` runs that. `demo mesh` shows HTTPS, mutual TLS, identities and
+// policies; `make demo-mesh` runs that.
 //
 // On a terminal the demo stays up until Ctrl-C. Otherwise it ends with code 0 if
 // every step held, and with 1 if one did not.
@@ -13,6 +14,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/signal"
 	"slices"
@@ -25,20 +27,23 @@ import (
 )
 
 // patience bounds all steps together.
-const patience = 2 * time.Minute
+const patience = 3 * time.Minute
+
+// isolated are the demos that have a network of their own.
+var isolated = map[string]func(scene) play{"kubernetes": newClusterStage, "mesh": newSecureStage}
 
 func main() {
 	play := newStage
-	switch {
-	case slices.Equal(os.Args[1:], []string{"kubernetes"}):
+	if len(os.Args) > 1 {
+		var known bool
+		if play, known = isolated[os.Args[1]]; !known || len(os.Args) > 2 {
+			fmt.Fprintln(os.Stderr, "demo: want no argument, or one of", slices.Sorted(maps.Keys(isolated)))
+			os.Exit(2)
+		}
 		if err := rig.Isolate(); err != nil {
 			fmt.Fprintln(os.Stderr, "demo:", err)
 			os.Exit(1)
 		}
-		play = newClusterStage
-	case len(os.Args) > 1:
-		fmt.Fprintln(os.Stderr, "demo: want no argument, or kubernetes")
-		os.Exit(2)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
@@ -62,6 +67,14 @@ type play interface {
 	yours(context.Context) error
 	proxy() *rig.Envoy
 	end()
+}
+
+// ended returns a channel that is closed once e has ended; never, if a demo shows several.
+func ended(e *rig.Envoy) <-chan struct{} {
+	if e == nil {
+		return nil
+	}
+	return e.Done()
 }
 
 func run(ctx context.Context, p *printer, begin func(scene) play, terminal bool) (err error) {
@@ -95,7 +108,7 @@ func run(ctx context.Context, p *printer, begin func(scene) play, terminal bool)
 	select {
 	case <-ctx.Done():
 		return nil
-	case <-s.proxy().Done():
+	case <-ended(s.proxy()):
 		return s.proxy().Running()
 	}
 }

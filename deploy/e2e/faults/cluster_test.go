@@ -135,7 +135,7 @@ func TestNATSDiskFull(t *testing.T) {
 			t.Cleanup(func() { must(t, d.Unmount()) })
 			disks = append(disks, d)
 		}
-		return onThree("", nil, 2, 0, "--log-mib", "16")(ctx, dir, config)
+		return onThree("", nil, 2, 0, "--log-mib", "16", "--audit-mib", "4")(ctx, dir, config)
 	})
 	for i, d := range disks {
 		m.fault(t, fmt.Sprintf("of %d", i+1), func(t *testing.T) {

@@ -115,6 +115,7 @@ func parse(args []string) (plan, error) {
 	fs.Func("classes", "numbers of namespaces to spread the proxies over, as `N,N,...`", numbers(&p.classes))
 	fs.IntVar(&p.size.Services, "services", p.size.Services, "`services` in the mesh")
 	fs.IntVar(&p.size.Endpoints, "endpoints", p.size.Endpoints, "`endpoints` of each service")
+	fs.IntVar(&p.size.Policies, "policies", p.size.Policies, "`policies` that each select all proxies; at most 1000")
 	fs.IntVar(&p.rounds, "rounds", p.rounds, "`changes` of each kind; at most 100")
 	fs.Func("mode", "variant of xDS: `sotw` or delta", func(s string) error {
 		for _, m := range []fleet.Mode{fleet.SotW, fleet.Delta} {

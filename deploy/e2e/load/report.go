@@ -94,7 +94,7 @@ func routeOf(c *result) *changed    { return &c.route }
 var figureRows = slices.Concat(
 	[]row{
 		{"First sync, from all connecting at once", nil},
-		{"  half of the proxies have all four types", func(c *result) string { return ms(percentile(c.first, 50)) }},
+		{"  half of the proxies have all types", func(c *result) string { return ms(percentile(c.first, 50)) }},
 		{"  all have", func(c *result) string { return ms(last(c.first)) }},
 		{"  processor time, server", func(c *result) string { return ms(c.firstUsage.server) }},
 		{"  processor time, proxies", func(c *result) string { return ms(c.firstUsage.own) }},

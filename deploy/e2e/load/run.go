@@ -52,6 +52,8 @@ func (p plan) check() error {
 		return fmt.Errorf("-rounds %d: from 1 to 100", p.rounds)
 	case p.size.Services < 1 || p.size.Services > 20_000:
 		return fmt.Errorf("-services %d: from 1 to 20000", p.size.Services)
+	case p.size.Policies < 0 || p.size.Policies > 1000:
+		return fmt.Errorf("-policies %d: from 0 to 1000", p.size.Policies)
 	case p.size.Endpoints < 2 || p.size.Endpoints > 100:
 		return fmt.Errorf("-endpoints %d: from 2 to 100", p.size.Endpoints)
 	}

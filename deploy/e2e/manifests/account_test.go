@@ -25,17 +25,7 @@ type account struct {
 // from the API server.
 func serviceAccount(ctx context.Context, t *testing.T, c *cluster.Cluster, name string) account {
 	t.Helper()
-	access := c.Config()
-	objects, err := dynamic.NewForConfig(access)
-	must(t, err)
-	answer, err := objects.Resource(schema.GroupVersionResource{Version: "v1", Resource: "serviceaccounts"}).Namespace("meshlog").
-		Create(ctx, &unstructured.Unstructured{Object: map[string]any{
-			"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest",
-			"metadata": map[string]any{"name": name}, "spec": map[string]any{},
-		}}, metav1.CreateOptions{}, "token")
-	must(t, err)
-	token, _, err := unstructured.NestedString(answer.Object, "status", "token")
-	must(t, err)
+	access, token := c.Config(), requestToken(ctx, t, c, "meshlog", name, map[string]any{})
 	api, err := url.Parse(access.Host)
 	must(t, err)
 	a := account{dir: t.TempDir(), host: api.Hostname(), port: api.Port()}
@@ -43,6 +33,22 @@ func serviceAccount(ctx context.Context, t *testing.T, c *cluster.Cluster, name 
 		must(t, os.WriteFile(filepath.Join(a.dir, file), []byte(content), 0o600))
 	}
 	return a
+}
+
+// requestToken requests a token for a ServiceAccount.
+func requestToken(ctx context.Context, t *testing.T, c *cluster.Cluster, namespace, name string, spec map[string]any) string {
+	t.Helper()
+	objects, err := dynamic.NewForConfig(c.Config())
+	must(t, err)
+	answer, err := objects.Resource(schema.GroupVersionResource{Version: "v1", Resource: "serviceaccounts"}).Namespace(namespace).
+		Create(ctx, &unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest",
+			"metadata": map[string]any{"name": name}, "spec": spec,
+		}}, metav1.CreateOptions{}, "token")
+	must(t, err)
+	token, _, err := unstructured.NestedString(answer.Object, "status", "token")
+	must(t, err)
+	return token
 }
 
 // mountAccount runs a command with an account mounted at the path where a kubelet

@@ -30,6 +30,8 @@ type kubelet struct {
 	*testing.T
 	ctx context.Context
 	dir string
+	// memory is a directory that is on no disk, for Secrets.
+	memory string
 	// files are the contents of Secrets and ConfigMaps, by kind, namespace and
 	// name.
 	files map[string]map[string]string
@@ -37,9 +39,9 @@ type kubelet struct {
 	// maps a Service to the one pod that stands for it.
 	ports    map[string]int
 	services map[string]string
-	// account is the account of pods that may use the API server.
-	account account
-	run     map[string]*running // by name of the pod
+	// accounts are the accounts of pods that may use the API server, by name.
+	accounts map[string]account
+	run      map[string]*running // by name of the pod
 }
 
 // running is a pod that runs.
@@ -54,8 +56,12 @@ type probe func(context.Context) error
 func newKubelet(ctx context.Context, t *testing.T) *kubelet {
 	k := &kubelet{
 		T: t, ctx: ctx, dir: t.TempDir(), files: map[string]map[string]string{},
-		ports: map[string]int{}, services: map[string]string{}, run: map[string]*running{},
+		ports: map[string]int{}, services: map[string]string{}, run: map[string]*running{}, accounts: map[string]account{},
 	}
+	var err error
+	k.memory, err = os.MkdirTemp("/dev/shm", "meshlog-secrets-")
+	must(t, err)
+	t.Cleanup(func() { must(t, os.RemoveAll(k.memory)) })
 	t.Cleanup(func() {
 		for _, name := range slices.Sorted(maps.Keys(k.run)) {
 			p := k.run[name]
@@ -137,7 +143,7 @@ func (k *kubelet) startPod(name string, w *workload) {
 		all = append(all, key+"="+env[key])
 	}
 	if auto := w.Template.Spec.AutomountServiceAccountToken; auto == nil || *auto {
-		argv, all = k.account.given(argv, all)
+		argv, all = k.accounts[w.Template.Spec.ServiceAccountName].given(argv, all)
 	}
 	p, err := program.Start(name, dir, argv, all...)
 	must(k.T, err)
@@ -159,16 +165,22 @@ func (k *kubelet) mount(dir, name string, w *workload, c corev1.Container) (path
 	for _, v := range w.Template.Spec.Volumes {
 		volumes[v.Name] = v
 	}
+	at := func(m corev1.VolumeMount) string {
+		if volumes[m.Name].Secret != nil {
+			return filepath.Join(k.memory, name, m.Name)
+		}
+		return filepath.Join(dir, m.Name)
+	}
 	var pairs []string
 	for _, m := range c.VolumeMounts {
 		if _, ok := volumes[m.Name]; !ok && !slices.Contains(w.claims, m.Name) {
 			k.Fatalf("%s mounts %s, which is no volume", name, m.Name)
 		}
-		pairs = append(pairs, m.MountPath, filepath.Join(dir, m.Name))
+		pairs = append(pairs, m.MountPath, at(m))
 	}
 	paths = strings.NewReplacer(pairs...).Replace
 	for _, m := range c.VolumeMounts {
-		at := filepath.Join(dir, m.Name)
+		at := at(m)
 		must(k.T, os.MkdirAll(at, 0o700))
 		for file, content := range k.content(w.Namespace, volumes[m.Name]) {
 			must(k.T, os.WriteFile(filepath.Join(at, file), []byte(k.here(name, paths(content))), 0o600))
@@ -271,7 +283,7 @@ func (k *kubelet) program(command string) string {
 }
 
 // probe returns a function that performs a probe. The only program that a probe may
-// run in the container is wget.
+// run in the container is the one that checks its health.
 func (k *kubelet) probe(pod string, c corev1.Container, p *corev1.Probe) probe {
 	k.Helper()
 	at := func(port intstr.IntOrString) string {
@@ -296,7 +308,7 @@ func (k *kubelet) probe(pod string, c corev1.Container, p *corev1.Probe) probe {
 			}
 			return conn.Close()
 		}
-	case p.Exec != nil && p.Exec.Command[0] == "wget":
+	case p.Exec != nil && p.Exec.Command[0] == "backend":
 		return get(k.here(pod, p.Exec.Command[len(p.Exec.Command)-1]))
 	}
 	k.Fatalf("%s: the test does not know this probe: %v", pod, p)

@@ -23,9 +23,7 @@ func TestRun(t *testing.T) {
 	defer cancel()
 	render, dir := kustomize(t), tree(t)
 	secrets := filepath.Join(t.TempDir(), "secrets")
-	must(t, rig.BusAuth(ctx, secrets, "--watcher", "kubernetes/default", "--tls", "127.0.0.1",
-		"--routes", "nats-0.nats,nats-1.nats,nats-2.nats,127.0.0.1")) // the last one for the certificate: here all pods are on one machine
-	copyFile(t, filepath.Join(dir, "secrets", "kustomization.yaml"), secrets)
+	busAuth(ctx, t, secrets)
 
 	c, err := cluster.Start(ctx, t.TempDir(), "default")
 	must(t, err)
@@ -35,7 +33,7 @@ func TestRun(t *testing.T) {
 	k := newKubelet(ctx, t)
 	k.know(parse(t, text))
 	k.know(parse(t, render(secrets)))
-	k.account = serviceAccount(ctx, t, c, "watcher-kube")
+	k.accounts["watcher-kube"] = serviceAccount(ctx, t, c, "watcher-kube")
 	k.services["frontend.meshlog.svc"] = "frontend-0"
 
 	all := workloads(t, parse(t, text))
@@ -80,13 +78,26 @@ func TestRun(t *testing.T) {
 			}
 		}
 	}
-	// The server denies no process a subject of the bus.
+	k.permitted()
+}
+
+// busAuth writes the keys of the bus, as the README says.
+func busAuth(ctx context.Context, t *testing.T, secrets string) {
+	t.Helper()
+	must(t, rig.BusAuth(ctx, secrets, "--watcher", "kubernetes/default", "--watcher", "ca/default", "--watcher", "jwks/default", "--tls", "127.0.0.1",
+		"--routes", "nats-0.nats,nats-1.nats,nats-2.nats,127.0.0.1")) // the last one for the certificate: here all pods are on one machine
+	copyFile(t, filepath.Join(tree(t), "secrets", "kustomization.yaml"), secrets)
+}
+
+// permitted demands that the server denied no process a subject of the bus.
+func (k *kubelet) permitted() {
+	k.Helper()
 	for name, p := range k.run {
 		log, err := os.ReadFile(p.LogPath)
-		must(t, err)
+		must(k.T, err)
 		for line := range strings.Lines(string(log)) {
 			if strings.Contains(line, "iolation") || strings.Contains(line, "denies") {
-				t.Errorf("%s: %s", name, line)
+				k.Errorf("%s: %s", name, line)
 			}
 		}
 	}

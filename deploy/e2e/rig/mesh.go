@@ -118,6 +118,17 @@ func (s *Server) Debug(ctx context.Context, name string, into any) error {
 	return decode("/debug/"+name, b, into)
 }
 
+// StartProgram runs a program of bin/ with an admin server. It is not yet ready then.
+func StartProgram(dir, program, name string, flags ...string) (*Server, error) {
+	return startServer(program, name, dir, Server{}, flags...)
+}
+
+// Meshlog runs a command of bin/meshlog and returns its output.
+func Meshlog(ctx context.Context, args ...string) (string, error) {
+	out, err := command(ctx, args...)
+	return string(out), err
+}
+
 // bus are the flags by which a separate process, or the command line, finds NATS.
 type bus []string
 

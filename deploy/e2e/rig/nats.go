@@ -67,6 +67,15 @@ func StartNATS(ctx context.Context, dir string) (*NATS, error) {
 	return startOne(ctx, natsConfig{dir: dir}, watchers...)
 }
 
+// StartNATSFor is StartNATS for these watchers.
+func StartNATSFor(ctx context.Context, dir string, of ...string) (*NATS, error) {
+	var users []string
+	for _, w := range of {
+		users = append(users, "--watcher", w)
+	}
+	return startOne(ctx, natsConfig{dir: dir}, users...)
+}
+
 // StartSecuredNATS is StartNATS for a server that accepts only clients with a
 // certificate.
 func StartSecuredNATS(ctx context.Context, dir string) (*NATS, error) {

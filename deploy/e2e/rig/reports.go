@@ -13,6 +13,7 @@ const (
 	ClusterLoadAssignment = "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment"
 	Listener              = "type.googleapis.com/envoy.config.listener.v3.Listener"
 	RouteConfiguration    = "type.googleapis.com/envoy.config.route.v3.RouteConfiguration"
+	Filter                = "type.googleapis.com/envoy.config.core.v3.TypedExtensionConfig"
 )
 
 // Version names a published world, in its JSON form.

@@ -10,6 +10,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"math/big"
 	"net"
 	"net/url"
 	"os"
@@ -30,7 +31,7 @@ type Pair struct{ Cert, Key []byte }
 // NewCA makes a self-signed CA that is valid for a day.
 func NewCA(name string) *CA {
 	t := template(pkix.Name{CommonName: name}, day())
-	t.IsCA, t.BasicConstraintsValid, t.KeyUsage = true, true, x509.KeyUsageCertSign
+	t.IsCA, t.BasicConstraintsValid, t.KeyUsage = true, true, x509.KeyUsageCertSign|x509.KeyUsageCRLSign
 	c := &CA{cert: t, key: newKey()}
 	c.cert = must(x509.ParseCertificate(c.create(t, c.key)))
 	return c
@@ -58,12 +59,36 @@ func (c *CA) Client(name string, uris ...string) Pair {
 	return c.sign(t)
 }
 
+// ClientUntil makes a client certificate as Client does, that expires at a time.
+func (c *CA) ClientUntil(name string, expires time.Time, uris ...string) Pair {
+	t := client(pkix.Name{CommonName: name}, expires)
+	t.URIs = parse(uris)
+	return c.sign(t)
+}
+
+// RevocationList returns a list of the CA, in PEM, with the certificates of pairs. It ends
+// at a time.
+func (c *CA) RevocationList(ends time.Time, revoked ...Pair) []byte {
+	list := &x509.RevocationList{Number: big.NewInt(1), ThisUpdate: ends.Add(-48 * time.Hour), NextUpdate: ends}
+	for _, p := range revoked {
+		leaf := must(x509.ParseCertificate(p.TLS().Certificate[0]))
+		list.RevokedCertificateEntries = append(list.RevokedCertificateEntries, x509.RevocationListEntry{SerialNumber: leaf.SerialNumber, RevocationTime: list.ThisUpdate})
+	}
+	return encode("X509 CRL", must(x509.CreateRevocationList(rand.Reader, list, c.cert, c.key)))
+}
+
 // Peer makes a certificate for a server on loopback that is also a client with
 // these URIs as alternative names, valid for a day.
-func (c *CA) Peer(name string, uris ...string) Pair {
+func (c *CA) Peer(name string, uris ...string) Pair { return c.ForgedPeer(name, nil, uris...) }
+
+// ForgedPeer makes a certificate as Peer does, and calls change before it signs it.
+func (c *CA) ForgedPeer(name string, change func(*x509.Certificate), uris ...string) Pair {
 	t := server(pkix.Name{CommonName: name}, day())
 	t.ExtKeyUsage = append(t.ExtKeyUsage, x509.ExtKeyUsageClientAuth)
 	t.URIs = parse(uris)
+	if change != nil {
+		change(t)
+	}
 	return c.sign(t)
 }
 

@@ -44,17 +44,11 @@ func TestNoStreamStoresKeyRequests(t *testing.T) {
 		}
 	}
 
-	// The test hears what passes, so that it knows that there was something to store.
-	heard := make(chan *nats.Msg, 100)
-	sub, err := watcher.ChanSubscribe(">", heard)
-	if err != nil {
-		t.Fatal(err)
-	}
 	shard := ident.Shard{Source: "kubernetes", Instance: "eu"}
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() {
-		ended <- bus.NewFleet(watcher, "mesh", quiet).ServeKeys(ctx, shard, func(_ context.Context, request []byte) []byte { return request })
+		ended <- bus.NewFleet(watcher, "mesh", quiet).ServeKeys(ctx, shard, bus.KeyAnswers{Answer: func(_ context.Context, request []byte) []byte { return request }})
 	}()
 	for {
 		_, err := bus.NewFleet(frontend, "mesh", quiet).RequestKey(t.Context(), shard, []byte("x"))
@@ -64,6 +58,20 @@ func TestNoStreamStoresKeyRequests(t *testing.T) {
 		if !errors.Is(err, bus.ErrNoKeeper) {
 			t.Fatal(err)
 		}
+	}
+
+	// The test hears what passes, so that it knows that there was something to store. It subscribes only
+	// now: its subscription counts as a responder, and an earlier request would wait for its answer.
+	heard := make(chan *nats.Msg, 100)
+	sub, err := watcher.ChanSubscribe(">", heard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := watcher.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := bus.NewFleet(frontend, "mesh", quiet).RequestKey(t.Context(), shard, []byte("x")); err != nil {
+		t.Fatal(err)
 	}
 	for found := false; !found; {
 		found = (<-heard).Subject == "meshlog.key.mesh.kubernetes.eu"

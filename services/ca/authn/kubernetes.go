@@ -28,14 +28,17 @@ type TokenReviews interface {
 }
 
 // Pod is a pod that a token is bound to.
-type Pod struct{ Namespace, Name, UID string }
+type Pod struct{ Namespace, Name, UID, ServiceAccount string }
+
+// Knows reports whether the mesh knows a pod. An error: that cannot be told now.
+type Knows func(context.Context, Pod) (bool, error)
 
 // Kubernetes authenticates by tokens of service accounts that are bound to a pod,
 // which the API server reviews: a token ends with its pod.
 type Kubernetes struct {
 	reviews     TokenReviews
 	trustDomain string
-	known       func(Pod) bool
+	known       Knows
 }
 
 // NewKubernetes returns the authenticator. If known is not nil, it reports whether
@@ -43,7 +46,7 @@ type Kubernetes struct {
 //
 // Kubernetes takes every JSON web token, so in a Set it follows the authenticators
 // that know their tokens by the issuer.
-func NewKubernetes(trustDomain string, reviews TokenReviews, known func(Pod) bool) *Kubernetes {
+func NewKubernetes(trustDomain string, reviews TokenReviews, known Knows) *Kubernetes {
 	return &Kubernetes{reviews, trustDomain, known}
 }
 
@@ -80,12 +83,19 @@ func (k *Kubernetes) Authenticate(ctx context.Context, c Credentials) (*Proof, e
 		}
 		return ""
 	}
-	pod := Pod{namespace, extra("pod-name"), extra("pod-uid")}
+	pod := Pod{namespace, extra("pod-name"), extra("pod-uid"), account}
 	if pod.Name == "" || pod.UID == "" {
 		return nil, refuse(codes.PermissionDenied, nil, "the token is not bound to a pod: use a projected volume, as injected pods have it")
 	}
-	if k.known != nil && !k.known(pod) {
-		return nil, refuse(codes.PermissionDenied, nil, "pod %s/%s (%s) is not in the mesh, or not yet: try again once its watcher has published it", pod.Namespace, pod.Name, pod.UID)
+	known := k.known == nil
+	if !known {
+		if known, err = k.known(ctx, pod); err != nil {
+			return nil, refuse(codes.Unavailable, err, "no builder can tell now whether the mesh knows pod %s/%s: try again", pod.Namespace, pod.Name)
+		}
+	}
+	if !known {
+		// A pod asks as soon as it runs, and its watcher may not have published it yet.
+		return nil, refuse(codes.Unavailable, nil, "pod %s/%s (%s) is not in the mesh, or not yet: try again once its watcher has published it", pod.Namespace, pod.Name, pod.UID)
 	}
 	id, err := identity(k.trustDomain, namespace, account)
 	if err != nil {

@@ -81,12 +81,12 @@ func (c *cluster) token(audience string, pod *corev1.Pod) string {
 // CA-5: tokens of a real API server.
 func TestKubernetes(t *testing.T) {
 	c := startCluster(t)
-	known := true
-	k := authn.NewKubernetes(domain, c.reviews, func(p authn.Pod) bool {
-		if want := (authn.Pod{Namespace: "shop", Name: "cart-1", UID: string(c.pod.UID)}); p != want {
+	known, knownErr := true, error(nil)
+	k := authn.NewKubernetes(domain, c.reviews, func(_ context.Context, p authn.Pod) (bool, error) {
+		if want := (authn.Pod{Namespace: "shop", Name: "cart-1", UID: string(c.pod.UID), ServiceAccount: "cart"}); p != want {
 			t.Errorf("asked about pod %+v, want %+v", p, want)
 		}
-		return known
+		return known, knownErr
 	})
 	token := c.token("istio-ca", c.pod)
 	p, err := authenticate(t, k, token)
@@ -108,8 +108,11 @@ func TestKubernetes(t *testing.T) {
 	t.Run("pod not in the mesh", func(t *testing.T) {
 		known = false
 		p, err := authenticate(t, k, token)
-		expectRefusal(t, p, err, codes.PermissionDenied, "is not in the mesh, or not yet", token)
-		known = true
+		expectRefusal(t, p, err, codes.Unavailable, "is not in the mesh, or not yet", token)
+		known, knownErr = true, errors.New("no leader answered")
+		p, err = authenticate(t, k, token)
+		expectRefusal(t, p, err, codes.Unavailable, "no builder can tell now", token)
+		knownErr = nil
 	})
 	t.Run("forged", func(t *testing.T) {
 		parts := strings.Split(token, ".")

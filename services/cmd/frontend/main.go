@@ -41,7 +41,7 @@ func (s *settings) Check() error {
 func main() { os.Exit(process.Main(command())) }
 
 func command() *cobra.Command {
-	s := &settings{Bus: process.DefaultBus(), Settings: frontend.DefaultSettings()}
+	s := &settings{Bus: process.DefaultBus(), Settings: frontend.DefaultSettings(), Exchange: frontend.DefaultKeyExchange()}
 	return process.Command(process.Spec{
 		Use: "frontend", Short: "Serve Envoys over xDS", Settings: s,
 		Long:    "Serve Envoys from a replica of the published versions. Without --bus the replica does not change.",

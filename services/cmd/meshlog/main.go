@@ -10,12 +10,15 @@ import (
 
 	"meshlog.dev/services/internal/process"
 	"meshlog.dev/services/operate/cli"
+	"meshlog.dev/services/roles/agent"
 	"meshlog.dev/services/roles/up"
 )
 
 func main() { os.Exit(process.Main(command())) }
 
-func command() *cobra.Command { return cli.New(upCommand()) }
+func command() *cobra.Command {
+	return cli.New(upCommand(), process.Command(agent.Spec("meshlog agent")))
+}
 
 func upCommand() *cobra.Command {
 	s := up.DefaultSettings()

@@ -38,9 +38,9 @@ type Cache struct {
 	shares  map[string]int      // entries with clients, by those who needed them first
 	wanted  map[key]struct{}    // keys whose earlier content must be made
 	clients map[*Client]struct{}
-	// proven are the clients with an identity, by the input that decides what the
+	// concerned are the clients by the inputs that decide what the
 	// world knows of them.
-	proven map[index.Input]map[*Client]struct{}
+	concerned map[index.Input]map[*Client]struct{}
 }
 
 // servedVersion is a version of the world that is or was served.
@@ -101,16 +101,16 @@ const maxIdle = 256
 func New(most int) *Cache {
 	pc := index.NewPushContext(world.NewWorld())
 	return &Cache{
-		catalog: xds.NewCatalog(pc),
-		current: servedVersion{pc: pc},
-		most:    most,
-		past:    &pastVersions{},
-		entries: make(map[key]*entry),
-		idle:    make(map[*entry]struct{}),
-		shares:  make(map[string]int),
-		wanted:  make(map[key]struct{}),
-		clients: make(map[*Client]struct{}),
-		proven:  make(map[index.Input]map[*Client]struct{}),
+		catalog:   xds.NewCatalog(pc),
+		current:   servedVersion{pc: pc},
+		most:      most,
+		past:      &pastVersions{},
+		entries:   make(map[key]*entry),
+		idle:      make(map[*entry]struct{}),
+		shares:    make(map[string]int),
+		wanted:    make(map[key]struct{}),
+		clients:   make(map[*Client]struct{}),
+		concerned: make(map[index.Input]map[*Client]struct{}),
 	}
 }
 
@@ -184,10 +184,7 @@ func (c *Cache) swap(next servedVersion, changes []change) []*Client {
 		}
 	}
 	for _, in := range next.changed {
-		if in.Kind != index.InputWorkloads {
-			continue
-		}
-		for cl := range c.proven[in] {
+		for cl := range c.concerned[in] {
 			cl.moves++
 			tell(cl)
 		}

@@ -58,22 +58,23 @@ func (c *Cache) Join(p *proxy.Proxy, wake func(), payers ...string) *Client {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.clients[cl] = struct{}{}
-	if in := workloadsOf(p); in != (index.Input{}) {
-		if c.proven[in] == nil {
-			c.proven[in] = make(map[*Client]struct{})
+	for _, in := range inputsOf(p) {
+		if c.concerned[in] == nil {
+			c.concerned[in] = make(map[*Client]struct{})
 		}
-		c.proven[in][cl] = struct{}{}
+		c.concerned[in][cl] = struct{}{}
 	}
 	return cl
 }
 
-// workloadsOf returns the input that decides what the world knows of p; zero:
-// nothing does.
-func workloadsOf(p *proxy.Proxy) index.Input {
-	if p.Identity == (proxy.Identity{}) {
-		return index.Input{}
+// inputsOf returns the inputs that decide what the world knows of p, and which ports its
+// workload has.
+func inputsOf(p *proxy.Proxy) []index.Input {
+	inputs := index.TargetInputs(p)
+	if p.Identity != (proxy.Identity{}) {
+		inputs = append(inputs, index.WorkloadInput(p.Identity.Namespace, p.Identity.ServiceAccount))
 	}
-	return index.WorkloadInput(p.Identity.Namespace, p.Identity.ServiceAccount)
+	return inputs
 }
 
 // locate returns the client's proxy as pc knows it. A proxy whose workload has gone
@@ -105,9 +106,10 @@ func (cl *Client) Leave() {
 	cl.cache.mu.Lock()
 	defer cl.cache.mu.Unlock()
 	delete(cl.cache.clients, cl)
-	in := workloadsOf(cl.proxy)
-	if delete(cl.cache.proven[in], cl); len(cl.cache.proven[in]) == 0 {
-		delete(cl.cache.proven, in)
+	for _, in := range inputsOf(cl.proxy) {
+		if delete(cl.cache.concerned[in], cl); len(cl.cache.concerned[in]) == 0 {
+			delete(cl.cache.concerned, in)
+		}
 	}
 	cl.release()
 }

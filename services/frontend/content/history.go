@@ -47,7 +47,7 @@ func (cl *Client) Past() iter.Seq[View] {
 		c.mu.Unlock()
 		for _, p := range past.versions {
 			was := class
-			if p.classes != classes {
+			if p.classes != classes || class.LDS.Client == index.ClientSidecar { // its ports may have been others
 				was = index.Classify(p.pc, located)
 			}
 			if !yield(c.pastView(past, p, was)) {

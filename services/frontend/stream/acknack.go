@@ -27,11 +27,11 @@ type heldBack struct {
 	lacks string
 }
 
-// answer handles the ACK or NACK of a response.
-func (s *Stream) answer(now time.Time, w *watch, r Request) {
+// answer handles the ACK or NACK of a response, which it returns; nil: of none.
+func (s *Stream) answer(now time.Time, w *watch, r Request) *outstanding {
 	i := slices.IndexFunc(w.unanswered, func(o outstanding) bool { return o.nonce == r.Nonce })
 	if i < 0 {
-		return // a repeated request (E2)
+		return nil // a repeated request (E2)
 	}
 	o := w.unanswered[i]
 	var earlier []outstanding
@@ -48,7 +48,7 @@ func (s *Stream) answer(now time.Time, w *watch, r Request) {
 	// version, and a gRPC client reports errors only with a NACK.
 	if r.Rejected && (s.cfg.Delta || s.cfg.GRPC || r.Version != o.version) {
 		s.nack(now, w, &o, earlier, r.Error)
-		return
+		return &o
 	}
 	// The client has seen the earlier responses, and may not have applied them
 	// (E14, E15). A whole response held everything; else send them again.
@@ -59,6 +59,7 @@ func (s *Stream) answer(now time.Time, w *watch, r Request) {
 	if r.Rejected && len(again) > 0 {
 		s.recordNack(now, w, &reportv1.Nack{Message: cut(r.Error), Time: timestamppb.New(now)})
 	}
+	return &o
 }
 
 // ack records that the client applied o.
@@ -75,7 +76,7 @@ func (s *Stream) ack(now time.Time, w *watch, o *outstanding) {
 	if len(w.unanswered) == 0 {
 		w.dropNeedless()
 	}
-	full := (w.whole || w.applied()) && w.trust != searching
+	full := (w.whole || s.applied(w)) && w.trust != searching
 	if full {
 		w.trust, w.tried = trusted, 0
 	}
@@ -87,6 +88,11 @@ func (s *Stream) ack(now time.Time, w *watch, o *outstanding) {
 
 // confirm notes in the entries that the client applied o.
 func (w *watch) confirm(o *outstanding) {
+	for i := range w.crossed {
+		if r, in := o.find(w.crossed[i].name); in {
+			w.crossed[i].acked, w.crossed[i].standing = r, confirmed
+		}
+	}
 	if w.entries.len() == 0 {
 		return
 	}
@@ -99,8 +105,13 @@ func (w *watch) confirm(o *outstanding) {
 		w.entries.changeAll()
 	default:
 		for _, it := range o.items() {
-			if e := w.entries.change(it.name); e != nil {
-				e.acked, e.standing = it.resource, confirmed
+			e := w.entries.change(it.name)
+			if e == nil {
+				continue
+			}
+			e.acked, e.standing = it.resource, confirmed
+			if _, more := w.underWay(it.name); !more && e.delivery == delivered {
+				e.sent = it.resource // it was forgotten if the client asked for the name again meanwhile
 			}
 		}
 	}
@@ -140,11 +151,12 @@ func (w *watch) exceptItems(items []item) {
 	}
 }
 
-// sendAgain marks the items that the client may not have to be sent again.
+// sendAgain marks the items to be sent again that the client may have or not.
 func (w *watch) sendAgain(items []item) {
 	for _, it := range items {
 		if e := w.entries.change(it.name); e != nil && !e.hasApplied(it.resource) {
 			e.owe()
+			e.standing = unconfirmed
 		}
 	}
 }
@@ -266,14 +278,13 @@ func (s *Stream) holdBack(w *watch, bad item, v verdict) bool {
 	return true
 }
 
-// liftHeldBack stops holding back the resources whose content in set is
-// another.
-func (w *watch) liftHeldBack(set *xds.Set) {
+// liftHeldBack stops holding back the resources whose content is another now.
+func (s *Stream) liftHeldBack(w *watch) {
 	if len(w.heldBack) == 0 {
 		return
 	}
 	for name, h := range w.heldBack {
-		is := set.Find(name)
+		is := s.served(w.t, name)
 		if h.bad.Same(is) {
 			continue
 		}
@@ -282,6 +293,10 @@ func (w *watch) liftHeldBack(set *xds.Set) {
 		// the client's error state (PRO-3). A whole response was sent after the NACK.
 		if is != nil && is.Same(h.good) && !w.whole && h.verdict != onTrial && w.covers(name) {
 			w.except(name).owe()
+		}
+		if e := w.entries.change(name); w.t == ident.CDS && is == nil && e != nil && h.bad.Same(e.sent) {
+			e.sent = nil // it must not linger
+			e.owe()
 		}
 	}
 	if len(w.heldBack) == 0 && w.trust != searching {

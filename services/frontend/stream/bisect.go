@@ -13,6 +13,9 @@ func (s *Stream) bisect(w *watch, suspects []item) {
 	groups := make([][]string, 2)
 	for i, it := range suspects {
 		s.holdBack(w, it, onTrial)
+		if e := w.entries.change(it.name); e != nil {
+			e.standing = unconfirmed
+		}
 		groups[i/half] = append(groups[i/half], it.name)
 	}
 	w.trials, w.trust = append(groups, w.trials...), searching
@@ -35,7 +38,7 @@ func (s *Stream) nextTrial(w *watch) bool {
 				continue // its content changed
 			}
 			delete(w.heldBack, name)
-			if w.covers(name) {
+			if e := w.entries.change(name); e != nil || w.covers(name) {
 				w.except(name).owe()
 				any = true
 			}

@@ -15,11 +15,11 @@ import (
 const wildcard = "*"
 
 // subscribeDelta handles the names of the first request of a type. A request
-// for clusters or listeners that names none asks for all (E18).
+// for clusters, listeners or names that names none asks for all (E18).
 func (s *Stream) subscribeDelta(w *watch, r Request) {
 	w.scope, w.names = byName, s.cfg.Names.Intern(r.Names)
 	switch {
-	case w.t != ident.CDS && w.t != ident.LDS:
+	case !w.t.Wildcard():
 	case r.Names.Len() == 0:
 		w.scope = implicitAll
 	case w.names.Has(wildcard):
@@ -42,7 +42,7 @@ func (s *Stream) resubscribe(w *watch, r Request) error {
 		return nil
 	}
 	w.touch()
-	if i, has := slices.BinarySearch(named, wildcard); has && (w.t == ident.CDS || w.t == ident.LDS) {
+	if i, has := slices.BinarySearch(named, wildcard); has && w.t.Wildcard() {
 		named = slices.Delete(named, i, i+1)
 		if !w.all() {
 			w.subscribeAll(explicitAll)
@@ -55,8 +55,24 @@ func (s *Stream) resubscribe(w *watch, r Request) error {
 	}
 	w.change(s.cfg.Names.With(w.names, added), added, nil)
 	w.dropAhead()
-	w.ask(named)
+	w.askAgain(named)
 	return nil
+}
+
+// askAgain makes names unanswered to which the client subscribes, perhaps not for the
+// first time. It may still have the filters that it was sent, or get them from a response
+// that is under way, so these stay known (E44).
+func (w *watch) askAgain(list []string) {
+	if w.t != ident.ECDS || w.sent == nil && w.acked == nil {
+		w.ask(list)
+		return
+	}
+	for _, name := range list {
+		e := w.except(name)
+		if e.delivery, e.standing = asked, unconfirmed; e.sent == nil {
+			e.sent, _ = w.underWay(name)
+		}
+	}
 }
 
 // noteAsked records the names of a request that comes while it is unresolved what
@@ -196,7 +212,7 @@ func (s *Stream) resolveDelta(now time.Time, w *watch) {
 	}
 	// The subscription changed before it was known what the client has.
 	asked := slices.Collect(w.asked.All())
-	w.ask(slices.DeleteFunc(asked, func(name string) bool { return !w.covers(name) }))
+	w.askAgain(slices.DeleteFunc(asked, func(name string) bool { return !w.covers(name) }))
 	w.asked, w.askedSize = nil, 0
 }
 

@@ -13,7 +13,7 @@
 //
 // A Stream compares what the client should have with what it was sent, so a
 // slow client gets the latest state and never a queue. The order is make before
-// break: clusters, their endpoints, listeners, routes. A removed cluster
+// break: clusters, their endpoints, filters, listeners, routes. A removed cluster
 // lingers until nothing refers to it. IDs such as E16 (Envoy) and G8 (gRPC)
 // name rows of ../FACTS.md, the facts about real clients.
 //
@@ -54,18 +54,20 @@
 //	           | unconfirmed                     | confirmed
 //	asked      | the client waits for an answer  | so it does after a reconnect
 //	delivered  | sent, and not ACKed             | ACKed, or an earlier content was
-//	owed       | sent again: it may not be there | sent again: asked to, or overtaken
+//	owed       | sent again: it may not be there | sent again: asked to
 //	lost       | sent, and the response is forgotten, so its ACK proves nothing
 //
 //	asked, owed --response--> delivered
-//	delivered   --NACK, overtaken (E15), endpoints after CDS (E2)--> owed
+//	delivered   --NACK, overtaken (E15)--> owed, unconfirmed
+//	delivered   --endpoints after CDS (E2)--> owed
 //	delivered   --32 later responses without an answer--> lost --ACK--> owed
 //	any         --the client subscribes to the name--> asked, unconfirmed
 //	any         --ACK of a response that holds it--> confirmed
 //
 // Only a name that is asked or owed, or whose content differs from what was
-// delivered, is sent. A name without an entry is delivered and confirmed by the
-// two Sets of the ledger. What the client should have is the view's, unless the
+// delivered, is sent, except a filter that is gone and that the client may have
+// (E44). A name without an entry is delivered and confirmed by the two Sets of
+// the ledger. What the client should have is the view's, unless the
 // name is held back by a verdict on the view's resource:
 //
 //	none      --NACK names it, or it was alone--> culprit; withheld, if the
@@ -97,7 +99,9 @@
 //	push.go        what the client should have, versions, what follows CDS
 //	pushdue.go     the next response of a type
 //	acknack.go     ACKs and NACKs, resources held back
+//	secret.go      Secrets whose private keys are here, coming or gone, and what waits for them
 //	bisect.go      the search for the culprit after a NACK
+//	filter.go      filters of policies that wait for clusters
 //	linger.go      removed clusters that stay with the client
 //	resume.go      first responses to a client that reconnects
 //	delta.go       subscriptions and reconnects of the delta protocol

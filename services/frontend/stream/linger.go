@@ -208,15 +208,16 @@ func (s *Stream) dropLingering(which func(lingeringCluster) bool) bool {
 		if w := s.watches[t]; w != nil {
 			w.touch()
 			w.entries.changeAll()
+			s.liftHeldBack(w)
 		}
 	}
 	return true
 }
 
-// routesApplied reports whether the client has applied the listeners and routes
+// routesApplied reports whether the client has applied the filters, listeners and routes
 // that it should have.
 func (s *Stream) routesApplied() bool {
-	return s.appliedAll(s.watches[ident.LDS]) && s.appliedAll(s.watches[ident.RDS])
+	return s.appliedAll(s.watches[ident.ECDS]) && s.appliedAll(s.watches[ident.LDS]) && s.appliedAll(s.watches[ident.RDS])
 }
 
 // appliedAll reports whether the client has applied all that it should have of
@@ -225,7 +226,7 @@ func (s *Stream) appliedAll(w *watch) bool {
 	switch {
 	case w == nil:
 		return true
-	case w.phase == unresolved || !w.applied():
+	case w.phase == unresolved || !s.applied(w):
 		return false
 	case w.empty():
 		return true
@@ -257,10 +258,10 @@ func (s *Stream) changed(w *watch) bool {
 	return slices.ContainsFunc(ch.Resources, due) || slices.ContainsFunc(ch.Gone, due)
 }
 
-// refersTo reports whether a listener or a subscribed route that the client has
+// refersTo reports whether a filter, a listener or a subscribed route that the client has
 // names the cluster (E6).
 func (s *Stream) refersTo(cluster string) bool {
-	for _, w := range [...]*watch{s.watches[ident.LDS], s.watches[ident.RDS]} {
+	for _, w := range [...]*watch{s.watches[ident.ECDS], s.watches[ident.LDS], s.watches[ident.RDS]} {
 		if w == nil {
 			continue
 		}

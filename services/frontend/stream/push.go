@@ -26,17 +26,28 @@ const maxGRPC = 4<<20 - 16<<10
 // want returns the resource that the client should have under a name; nil:
 // none, or the empty resource.
 func (s *Stream) want(w *watch, name string) *xds.Resource {
-	r := s.view.Sets[w.t].Find(name)
-	if r == nil {
-		r = s.lingeringResource(w.t, name)
-	}
-	if h, ok := w.heldBack[name]; ok && h.bad.Same(r) {
-		return h.good
-	}
+	r := s.wantKeyless(w, name)
 	if w.t == ident.SDS {
 		return s.withKey(r)
 	}
 	return r
+}
+
+// wantKeyless is want, of a Secret without its key.
+func (s *Stream) wantKeyless(w *watch, name string) *xds.Resource {
+	r := s.served(w.t, name)
+	if h, ok := w.heldBack[name]; ok && h.bad.Same(r) {
+		return h.good
+	}
+	return r
+}
+
+// served returns the resource that the view has under a name, or that lingers.
+func (s *Stream) served(t ident.ResourceType, name string) *xds.Resource {
+	if r := s.view.Sets[t].Find(name); r != nil {
+		return r
+	}
+	return s.lingeringResource(t, name)
 }
 
 // version returns the version of a response of the type with that nonce: it
@@ -141,13 +152,16 @@ func (s *Stream) due(w *watch, e *entry) bool {
 	if h, held := w.heldBack[e.name]; held && h.verdict == onTrial && !w.whole {
 		return false
 	}
-	if w.t == ident.SDS && s.keyComes(e.name) {
+	if w.t == ident.SDS && s.keyComes(w, e.name) {
 		return false
+	}
+	r := s.want(w, e.name)
+	if w.t == ident.ECDS && r == nil && (e.sent != nil || e.acked != nil) {
+		return false // the client keeps what it has: without it, it answers 500 (E44)
 	}
 	if e.delivery == asked || e.delivery == owed {
 		return true
 	}
-	r := s.want(w, e.name)
 	switch {
 	case w.t == ident.SDS && r == nil:
 		return false // the client keeps what it has (E37)

@@ -145,8 +145,8 @@ func (s *Stream) firstAnswer(w *watch, set *xds.Set) batch {
 	if w.t == ident.SDS {
 		w.exceptKeys(set.Resources)
 	}
-	if w.t == ident.CDS || w.t == ident.LDS || s.cfg.Delta && (s.cfg.GRPC || w.t == ident.SDS) {
-		// A name without a resource is answered as removed (E22, SDS-8).
+	if w.t.Wildcard() || s.cfg.Delta && (s.cfg.GRPC || w.t == ident.SDS || w.t == ident.ECDS) {
+		// A name without a resource is answered as removed (E22, SDS-8, POL-2).
 		w.names.Select(set, func(name string, r *xds.Resource) {
 			if r == nil {
 				w.except(name).delivery = asked
@@ -258,8 +258,8 @@ func (s *Stream) takeEntries(w *watch, b batch) batch {
 		case r == nil && named && s.cfg.GRPC && !s.cfg.Delta && was == nil && e.acked == nil:
 			// SotW tells a gRPC client of absence by silence (PRO-6).
 			e.standing = confirmed
-		case r == nil && w.t == ident.SDS && !s.cfg.Delta:
-			e.acked, e.standing = nil, confirmed // SotW has no word for it (SDS-8)
+		case r == nil && (w.t == ident.SDS || w.t == ident.ECDS) && !s.cfg.Delta:
+			e.acked, e.standing = nil, confirmed // SotW has no word for it (SDS-8, E44)
 		case r != nil || named && !(s.cfg.GRPC && s.cfg.Delta):
 			if r == nil {
 				r = xds.Empty(w.t, e.name)

@@ -22,11 +22,14 @@ type Rejection struct {
 
 // Rejections returns the rejections that stand, in no order. Resources on trial
 // are not among them, nor listeners whose address was in use, nor Secrets: an earlier
-// one needs a key that may have been replaced for a reason (KEY-6).
+// one needs a key that may have been replaced for a reason (KEY-6), nor filters of
+// policies: clients that have one keep it, and to other clients an earlier one could be
+// wider than the policies of today. They refuse all requests (POL-2). Names are for agents, which take
+// all that this build makes.
 func (s *Stream) Rejections() []Rejection {
 	var all []Rejection
 	for _, w := range s.watches {
-		if w == nil || w.t == ident.SDS {
+		if w == nil || w.t == ident.SDS || w.t == ident.ECDS || w.t == ident.NDS {
 			continue
 		}
 		for name, h := range w.heldBack {

@@ -127,6 +127,7 @@ func (s *Stream) resolve(now time.Time) {
 		} else {
 			s.resolveOne(now, w)
 		}
+		s.wantKeys(w)
 		if w.phase == unresolved {
 			w.begin()
 		}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"maps"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -18,7 +19,6 @@ import (
 	"meshlog.dev/services/frontend/names"
 	"meshlog.dev/services/frontend/stream"
 	"meshlog.dev/services/mesh/xds"
-	"meshlog.dev/services/mesh/xds/piece"
 )
 
 // TestScripts runs every section of testdata/*.txtar: the client's requests, the
@@ -29,6 +29,7 @@ import (
 //	only TYPE                   the stream is for one type
 //	world N: cds a@1 b@1!dns; eds a@1; lds l@1>a; rds r@1>a,b
 //	                            serves this world: NAME@CONTENT>CLUSTERS; !dns,
+//	                            ^SECRETS after that: it waits for these;
 //	                            !sds and !static are clusters without EDS, !big
 //	                            has 1.5 MB; -NAME is left out by a quarantine
 //	ask TYPE [names] [version=N|version=TEXT] [has=NAME@CONTENT]
@@ -57,12 +58,15 @@ import (
 //	event NAME                  requires an event since the last such line
 //	status TYPE sent|acked|waits
 //	                            requires that all was sent, or applied, or not
+//	awaits TYPE secrets         requires that the type waits for their keys
 //	contents TYPE resources|none
 //	                            requires what the client was sent, each with
 //	                            applied, sent, due, held-back, lingering after ":"
 //	rejected TYPE NAME N had CONTENT
 //	                            requires that the rejection of a name stands, and
 //	                            that the client has that content of world N instead
+//	wants ID...                 requires that the stream has asked for the keys of
+//	                            these Secrets only
 //	key ID here|coming|gone     where the private key of a Secret is, which the world
 //	                            has as ID!key; coming, if no line says it
 //	applied N                   requires the oldest applied world among the types,
@@ -152,13 +156,14 @@ type script struct {
 	events  []string
 	hasty   bool
 	keys    map[string]stream.KeyState // by the text of the Secret; KeyComing unless a script says something else
+	wanted  map[string]bool            // the Secrets whose keys the stream asked for, by their texts
 }
 
 func newScript() *script {
 	r := &script{
 		now: time.Unix(1_000_000, 0), text: map[xds.Sum]string{},
 		last: map[ident.ResourceType][]stream.Response{}, names: map[ident.ResourceType][]string{},
-		version: map[ident.ResourceType]string{}, keys: map[string]stream.KeyState{},
+		version: map[ident.ResourceType]string{}, keys: map[string]stream.KeyState{}, wanted: map[string]bool{},
 	}
 	r.cfg = stream.Config{Linger: 30 * time.Second, Past: r.past(), Secret: r.secret, Observe: func(e stream.Event) {
 		r.events = append(r.events, [...]string{"Acked", "Nacked", "Stale", "Unsupported", "Downgrade", "Unmatched", "Suspect", "TooLarge", "Retaken"}[e.Kind])
@@ -168,6 +173,7 @@ func newScript() *script {
 
 // secret returns a Secret with its key.
 func (r *script) secret(res *xds.Resource) (*xds.Resource, stream.KeyState) {
+	r.wanted[r.text[res.Sum]] = true
 	state, known := r.keys[r.text[res.Sum]]
 	if !known {
 		return nil, stream.KeyComing
@@ -217,6 +223,11 @@ func (r *script) line(line string) error {
 		r.keys[words[1]] = stream.KeyState(state)
 		if r.stream != nil {
 			r.stream.KeysChanged()
+		}
+		return nil
+	case "wants":
+		if got := slices.Sorted(maps.Keys(r.wanted)); !slices.Equal(got, words[1:]) {
+			return fmt.Errorf("the stream asked for the keys of %v", got)
 		}
 		return nil
 	case "wait":
@@ -270,11 +281,11 @@ func (r *script) talk(words []string) error {
 	if len(words) < 2 {
 		return fmt.Errorf("no command %s", words[0])
 	}
-	t := slices.IndexFunc([]string{"CDS", "EDS", "LDS", "RDS", "SDS"}, func(s string) bool { return s == words[1] })
-	if t < 0 {
+	t := typeOf(words[1])
+	if t == ident.ResourceTypes {
 		return fmt.Errorf("no type %s", words[1])
 	}
-	return r.talkOf(words[0], ident.ResourceType(t), words[2:])
+	return r.talkOf(words[0], t, words[2:])
 }
 
 func (r *script) talkOf(verb string, t ident.ResourceType, args []string) error {
@@ -294,6 +305,13 @@ func (r *script) talkOf(verb string, t ident.ResourceType, args []string) error 
 		return nil
 	case "status":
 		return r.status(t, strings.Join(args, " "))
+	case "awaits":
+		for _, st := range r.stream.Status().Types {
+			if st.Type == t && slices.Equal(st.WaitsForKeys, args) {
+				return nil
+			}
+		}
+		return fmt.Errorf("it is %+v", r.stream.Status().Types)
 	case "contents":
 		return r.contents(t, strings.Join(args, " "))
 	}
@@ -495,88 +513,4 @@ func marked(v names.Versions) (all names.Versions) {
 		all = all.With(string(name), strings.ToUpper(string(version)))
 	}
 	return all
-}
-
-// world parses a view and makes the stream serve it.
-func (r *script) world(def string) error {
-	n := uint64(len(r.worlds))
-	v := content.View{Version: ident.Position{Epoch: 1, Seq: n + 1}, Until: ident.Position{Epoch: 1, Seq: n}}
-	for t := range ident.ResourceTypes {
-		v.Sets[t] = &xds.Set{}
-	}
-	for part := range strings.SplitSeq(def, ";") {
-		words := strings.Fields(part)
-		if len(words) == 0 {
-			continue
-		}
-		t := ident.ResourceType(slices.Index([]string{"cds", "eds", "lds", "rds", "sds"}, words[0]))
-		set := v.Sets[t]
-		for _, w := range words[1:] {
-			if name, out := strings.CutPrefix(w, "-"); out {
-				v.Quarantined[t] = append(v.Quarantined[t], name)
-				continue
-			}
-			res := r.resource(t, w)
-			set.Resources = append(set.Resources, res)
-			set.Sum = set.Sum.Add(res.Sum)
-		}
-		slices.SortFunc(set.Resources, func(a, b *xds.Resource) int { return strings.Compare(a.Name, b.Name) })
-		if n := len(r.worlds); n > 0 && r.worlds[n-1].Sets[t].Sum == set.Sum {
-			v.Sets[t] = r.worlds[n-1].Sets[t] // as the cache does
-		}
-	}
-	r.worlds = append(r.worlds, v)
-	if r.stream != nil {
-		r.stream.Update(r.now, v)
-	}
-	return nil
-}
-
-func (r *script) resource(t ident.ResourceType, word string) *xds.Resource {
-	id, clusters, _ := strings.Cut(word, ">")
-	id, how, _ := strings.Cut(id, "!")
-	name, _, _ := strings.Cut(id, "@")
-	res := &xds.Resource{Name: name, Sum: xds.Absent(t.String() + id)}
-	r.text[res.Sum] = id
-	var facts piece.Facts
-	if clusters != "" {
-		facts.Clusters = strings.Split(clusters, ",")
-		slices.Sort(facts.Clusters)
-	}
-	if t == ident.CDS {
-		switch how {
-		case "dns":
-			facts.SlowWarm = true
-		case "sds":
-			facts.SlowWarm, facts.Secrets, facts.Endpoints = true, true, name
-		case "":
-			facts.Endpoints = name
-		}
-	}
-	if t == ident.SDS && how == "key" {
-		facts.Key = &piece.Key{Sum: id}
-	}
-	res.Pieces = xds.PiecesOf(&xds.Encoded{Facts: facts})
-	if how == "big" {
-		res.Head = make([]byte, 1_500_000)
-	}
-	return res
-}
-
-func (r *script) print(resp stream.Response) string {
-	words := []string{resp.Type.String()}
-	for _, res := range resp.Resources {
-		id, ok := r.text[res.Sum]
-		if !ok {
-			id = res.Name + "@0"
-		}
-		if res.Key() != nil {
-			id += " without its key"
-		}
-		words = append(words, id)
-	}
-	for _, name := range resp.Removed {
-		words = append(words, "-"+name)
-	}
-	return strings.Join(words, " ")
 }

@@ -1,6 +1,9 @@
 package stream
 
 import (
+	"slices"
+	"time"
+
 	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/mesh/xds"
 )
@@ -39,9 +42,9 @@ func (s *Stream) withKey(r *xds.Resource) *xds.Resource {
 	return r
 }
 
-// keyComes reports whether the key of a Secret is coming.
-func (s *Stream) keyComes(name string) bool {
-	r := s.view.Sets[ident.SDS].Find(name)
+// keyComes reports whether the key of the Secret is coming that the client should have.
+func (s *Stream) keyComes(w *watch, name string) bool {
+	r := s.wantKeyless(w, name)
 	if r == nil || r.Key() == nil {
 		return false
 	}
@@ -64,6 +67,17 @@ func (s *Stream) incomplete(w *watch) bool {
 	return false
 }
 
+// wantKeys asks for the keys of the subscribed Secrets, also if the client has come back
+// with the Secrets. When it comes back without them, the watcher may be down (KEY-9).
+func (s *Stream) wantKeys(w *watch) {
+	if w.t != ident.SDS {
+		return
+	}
+	for r := range w.in(s.view.Sets[w.t]) {
+		s.withKey(r)
+	}
+}
+
 // exceptKeys makes entries of the subscribed Secrets that need keys.
 func (w *watch) exceptKeys(all []*xds.Resource) {
 	for _, r := range all {
@@ -71,4 +85,72 @@ func (w *watch) exceptKeys(all []*xds.Resource) {
 			w.except(r.Name)
 		}
 	}
+}
+
+// keyWait is how long clusters and listeners wait for the keys that they need (SDS-9).
+const keyWait = 5 * time.Second
+
+// waitForKeys reports whether the next response of a type waits because it changes
+// clusters or listeners that name a Secret whose key is coming: Envoy would replace what
+// works by what cannot (S2). Clients that have nothing yet do not wait.
+func (s *Stream) waitForKeys(now time.Time, w *watch) bool {
+	if w.awaited = s.comingKeys(w); len(w.awaited) == 0 {
+		w.keysUntil = time.Time{}
+		return false
+	}
+	if w.keysUntil.IsZero() {
+		w.keysUntil = now.Add(keyWait)
+	}
+	if now.Before(w.keysUntil) {
+		return true
+	}
+	w.endKeyWait()
+	return false
+}
+
+// endKeyWait ends a wait for keys; w may be nil.
+func (w *watch) endKeyWait() {
+	if w != nil {
+		w.awaited, w.keysUntil = nil, time.Time{}
+	}
+}
+
+// waitsForKeys reports whether the type waits for keys; w may be nil.
+func (w *watch) waitsForKeys() bool { return w != nil && len(w.awaited) > 0 }
+
+// comingKeys returns the Secrets whose keys are coming, and that changed clusters or
+// listeners name and the client does not have.
+func (s *Stream) comingKeys(w *watch) (all []string) {
+	set := s.view.Sets[w.t]
+	if secrets := s.view.Sets[ident.SDS]; secrets == nil || len(secrets.Resources) == 0 {
+		return nil
+	}
+	if w.t != ident.CDS && w.t != ident.LDS || s.cfg.GRPC || w.phase != due || w.suspected == takingBack || w.sent == nil || w.sent == set {
+		return nil
+	}
+	for _, r := range s.cfg.Names.Changes(w.sent, set).Resources {
+		if !w.covers(r.Name) {
+			continue
+		}
+		for name := range r.SecretNames() {
+			if s.keyMissing(name) {
+				all = append(all, name)
+			}
+		}
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// keyMissing reports whether the client does not have a Secret, because its key is coming.
+func (s *Stream) keyMissing(name string) bool {
+	if w := s.watches[ident.SDS]; w != nil && w.covers(name) && w.state(name).acked != nil {
+		return false
+	}
+	r := s.view.Sets[ident.SDS].Find(name)
+	if r == nil || r.Key() == nil {
+		return false
+	}
+	_, state := s.cfg.Secret(r)
+	return state == KeyComing
 }

@@ -41,7 +41,7 @@ func TestStreamsShareWhatTheyAreSent(t *testing.T) {
 					c.answer(a)
 				}
 			}
-			for typ := range ident.SDS { // each Secret has a response of its own
+			for _, typ := range []ident.ResourceType{ident.CDS, ident.EDS, ident.LDS, ident.RDS} { // each Secret has a response of its own
 				for _, c := range []*client{one, two} {
 					c.send(stream.Request{TypeURL: typ.URL(), Names: c.names[typ]})
 				}

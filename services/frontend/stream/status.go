@@ -77,6 +77,9 @@ type TypeStatus struct {
 	// TooLarge: the response exceeds what the client can receive, and was not
 	// sent (G11).
 	TooLarge bool
+	// WaitsForKeys are the Secrets for whose private keys the next response waits
+	// (SDS-9), sorted.
+	WaitsForKeys []string
 	// Unanswered is when the oldest response without an answer was sent; zero:
 	// there is none.
 	Unanswered time.Time
@@ -112,7 +115,7 @@ func (s *Stream) Applied() (oldest ident.Position, all bool) {
 			continue
 		}
 		v := s.view.Version
-		if !s.sentAll(w) || !w.applied() {
+		if !s.sentAll(w) || !s.applied(w) {
 			v, all = w.progress.Acked, false
 		}
 		if !asked || v.Less(oldest) {
@@ -139,7 +142,7 @@ func (w *watch) tooLarge() bool { return w.oversize.sum != (xds.Sum{}) }
 
 func (s *Stream) statusOf(w *watch) TypeStatus {
 	t := TypeStatus{
-		Type: w.t, Progress: w.progress, Resources: w.names.Len(), TooLarge: w.tooLarge(), Nack: w.nack,
+		Type: w.t, Progress: w.progress, Resources: w.names.Len(), TooLarge: w.tooLarge(), Nack: w.nack, WaitsForKeys: slices.Clone(w.awaited),
 	}
 	if w.whole || w.all() {
 		t.Resources = w.size()
@@ -151,7 +154,7 @@ func (s *Stream) statusOf(w *watch) TypeStatus {
 		t.Unanswered = w.unanswered[0].at
 	}
 	t.SentAll = s.sentAll(w)
-	t.AckedAll = t.SentAll && w.applied()
+	t.AckedAll = t.SentAll && s.applied(w)
 	if t.SentAll {
 		t.Sent = s.view.Version
 	}
@@ -159,4 +162,17 @@ func (s *Stream) statusOf(w *watch) TypeStatus {
 		t.Acked = s.view.Version
 	}
 	return t
+}
+
+// Holds returns what the client has applied under a name: nil is nothing. gets reports
+// whether the client has asked for the name and is to have a resource of it.
+func (s *Stream) Holds(t ident.ResourceType, name string) (has *xds.Resource, gets bool) {
+	w := s.watches[t]
+	if !w.requested() || !w.covers(name) || s.view.Sets[t].Find(name) == nil {
+		return nil, false
+	}
+	if e := w.state(name); e.standing == confirmed {
+		has = e.acked
+	}
+	return has, true
 }

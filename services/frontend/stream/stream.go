@@ -93,8 +93,8 @@ type Config struct {
 	// newest first.
 	Past iter.Seq[content.View]
 	// Secret returns a Secret that names a private key with that key, and where the
-	// key is. It is called for the names that the client asks for; nil: no key is
-	// anywhere.
+	// key is. It is called for the names that the client asks for, and that changed
+	// clusters and listeners name; nil: no key is anywhere.
 	Secret func(*xds.Resource) (*xds.Resource, KeyState)
 	// Observe is called with each Event; it must not call the Stream.
 	Observe func(Event)
@@ -143,6 +143,11 @@ func New(cfg Config, view content.View) *Stream {
 // before.
 func (s *Stream) Update(now time.Time, v content.View) {
 	old := s.view
+	for t, w := range s.watches {
+		if w != nil && old.Sets[t] != v.Sets[t] && s.sentAll(w) && s.applied(w) {
+			w.appliedAllOf = v.Until
+		}
+	}
 	s.view = v
 	if old.Sets[ident.CDS] != v.Sets[ident.CDS] {
 		s.lingerRemoved(now, old)
@@ -150,13 +155,10 @@ func (s *Stream) Update(now time.Time, v content.View) {
 	s.refreshLingering()
 	for t, w := range s.watches {
 		if w != nil && (old.Sets[t] != v.Sets[t] || old.Sets[ident.CDS] != v.Sets[ident.CDS]) {
-			if old.Sets[t] != v.Sets[t] && s.sentAll(w) && w.applied() {
-				w.appliedAllOf = v.Until
-			}
 			w.touch()
 			w.entries.changeAll()
 			w.fresh = w.fresh || old.Sets[t] != v.Sets[t] && w.phase != unresolved
-			w.liftHeldBack(v.Sets[t])
+			s.liftHeldBack(w)
 		}
 	}
 }
@@ -174,7 +176,7 @@ func (s *Stream) Request(now time.Time, r Request) error {
 	if r.Names.TooMany() || r.Unsubscribe.TooMany() || r.Initial.TooMany() {
 		return tooMany(r.TypeURL)
 	}
-	if !ok || s.cfg.Only != nil && t != *s.cfg.Only || t == ident.SDS && s.cfg.GRPC { // G2
+	if !ok || s.cfg.Only != nil && t != *s.cfg.Only || s.cfg.GRPC && (t == ident.SDS || t == ident.ECDS || t == ident.NDS) { // G2
 		return s.refuse(r)
 	}
 	if s.started.IsZero() {
@@ -198,10 +200,14 @@ func (s *Stream) Request(now time.Time, r Request) error {
 	default:
 		// A request without a nonce is a subscription to a type that nothing
 		// was sent of (E10), or it crossed a response; never a new start.
+		var answered *outstanding
 		if r.Nonce != "" {
-			s.answer(now, w, r)
+			answered = s.answer(now, w, r)
 		}
 		w.subscribed(s.cfg.Names, r.Names, false)
+		if answered != nil && s.cfg.GRPC && t == ident.EDS {
+			w.mayHold(answered)
+		}
 	}
 	return nil
 }
@@ -219,6 +225,9 @@ func (s *Stream) subscribe(now time.Time, t ident.ResourceType, r Request) {
 		w.unanswered = pushed.unanswered
 		for i := range w.unanswered {
 			w.unanswered[i].set = nil // the client may have requested other names
+			for _, name := range w.unanswered[i].removed {
+				w.crossed = append(w.crossed, pushed.state(name))
+			}
 		}
 	}
 	if s.cfg.Delta {
@@ -245,7 +254,7 @@ func (s *Stream) subscribe(now time.Time, t ident.ResourceType, r Request) {
 }
 
 func (s *Stream) newWatch(t ident.ResourceType) *watch {
-	return &watch{t: t, whole: !s.cfg.Delta && (t == ident.CDS || t == ident.LDS)}
+	return &watch{t: t, whole: !s.cfg.Delta && t.Wildcard()}
 }
 
 // Next returns the next response, if one is due. It counts as sent.
@@ -259,10 +268,15 @@ func (s *Stream) Next(now time.Time) (Response, bool) {
 	}
 	s.endLingering(now)
 	for t := range ident.ResourceTypes {
-		if (t == ident.LDS || t == ident.RDS) && (now.Before(s.warmUntil) || !s.missingCDSAt().IsZero()) {
+		w := s.watches[t]
+		if (t == ident.LDS || t == ident.RDS) && (now.Before(s.warmUntil) || !s.missingCDSAt().IsZero() || s.watches[ident.CDS].waitsForKeys()) {
+			w.endKeyWait()
 			continue // the client may not know the clusters that they name
 		}
-		if w := s.watches[t]; w != nil && w.phase != unresolved {
+		if t == ident.ECDS && s.filtersWait(now) {
+			continue
+		}
+		if w != nil && w.phase != unresolved && !s.waitForKeys(now, w) {
 			if r, ok := s.push(now, w); ok {
 				return r, true
 			}
@@ -297,7 +311,7 @@ func (s *Stream) breakSilence(now time.Time) (Response, bool) {
 // a whole response would remove everything; in full it changes nothing (E23), so
 // it must be known what the full content is.
 func (s *Stream) silentWatch() *watch {
-	for _, w := range [...]*watch{s.watches[ident.EDS], s.watches[ident.RDS], s.watches[ident.LDS], s.watches[ident.CDS]} {
+	for _, w := range [...]*watch{s.watches[ident.EDS], s.watches[ident.RDS], s.watches[ident.ECDS], s.watches[ident.LDS], s.watches[ident.CDS]} {
 		if w != nil && (!w.whole || w.phase != unresolved) {
 			return w
 		}
@@ -345,6 +359,11 @@ func (s *Stream) Wake() time.Time {
 		earlier(s.warmUntil)
 		earlier(s.suspectAt())
 		earlier(s.missingCDSAt())
+		for _, w := range s.watches {
+			if w != nil {
+				earlier(w.keysUntil)
+			}
+		}
 		for _, h := range s.lingering {
 			if !h.lingered {
 				earlier(h.since.Add(s.cfg.Linger))

@@ -41,6 +41,9 @@ type watch struct {
 	fresh      bool     // a new version changed the type, and no response was sent since: for Response.Cause
 	oversize   oversize
 	postponed  bool // the last response left something for later
+	// awaited are the Secrets for whose keys the next response waits, until keysUntil.
+	awaited   []string
+	keysUntil time.Time
 
 	trust        trust
 	heldBack     map[string]heldBack // rejected resources, by name
@@ -109,6 +112,30 @@ func notEmpty(r *xds.Resource) *xds.Resource {
 	return r
 }
 
+// underWay returns what the client will have of a name when it has read the responses
+// that it has not answered, and whether one of them holds the name.
+func (w *watch) underWay(name string) (r *xds.Resource, is bool) {
+	for _, o := range slices.Backward(w.unanswered) {
+		if r, is = o.find(name); is {
+			return r, true
+		}
+	}
+	return nil, false
+}
+
+// mayHold notes that the client may have what o holds of names that it asks for with the
+// answer to o. Endpoints that are gone are emptied then (G7).
+func (w *watch) mayHold(o *outstanding) {
+	if w.entries.len() == 0 {
+		return
+	}
+	for _, it := range o.items() {
+		if e := w.entries.change(it.name); e != nil && e.delivery == asked && e.sent == nil {
+			e.sent = it.resource
+		}
+	}
+}
+
 // maxOutstanding bounds the memory that a client which never answers costs.
 const maxOutstanding = 32
 
@@ -174,10 +201,11 @@ func (w *watch) subscribed(table *names.Table, wire names.Wire, begins bool) {
 // forgets the names that have left: the client has dropped them, even if its
 // next request names them again (G4).
 func (w *watch) unsubscribed(table *names.Table, wire names.Wire) {
-	if w.all() || wire.Mark() == w.mark {
+	if w.all() || wire.Mark() == w.mark && len(w.ahead) == 0 {
 		return
 	}
 	left := table.Intern(wire)
+	w.dropUnknown(left)
 	var gone []string
 	names.Differ(w.names, left, func(name string, is bool) {
 		if !is {
@@ -191,6 +219,20 @@ func (w *watch) unsubscribed(table *names.Table, wire names.Wire) {
 	n := table.Without(w.names, gone)
 	w.change(n, nil, gone)
 	w.touch()
+}
+
+// dropUnknown forgets what was pushed ahead in responses that the client had read when it
+// named something else: it did not know the names, so it has dropped the content.
+func (w *watch) dropUnknown(named *names.Names) {
+	w.ahead = slices.DeleteFunc(w.ahead, func(name string) bool {
+		e := w.entries.find(name)
+		_, unread := w.underWay(name)
+		if e != nil && e.delivery != delivered || unread || named.Has(name) || w.covers(name) {
+			return false
+		}
+		w.entries.remove(name)
+		return true
+	})
 }
 
 // owe marks names to be sent. With ahead, it adds names that are not
@@ -214,8 +256,10 @@ func (w *watch) owe(list []string, ahead bool) {
 // empty reports whether the client subscribes to nothing.
 func (w *watch) empty() bool { return !w.all() && w.names.Len() == 0 }
 
-// applied reports whether the client has applied everything that it was sent.
-func (w *watch) applied() bool {
+// applied reports whether the client has applied everything that it was sent and still
+// should have. A name that it did not request it drops, and of a name that is gone it may
+// keep anything.
+func (s *Stream) applied(w *watch) bool {
 	switch {
 	case len(w.unanswered) > 0:
 		return false
@@ -223,7 +267,7 @@ func (w *watch) applied() bool {
 		return w.empty()
 	}
 	for e := range w.entries.all() {
-		if !e.hasApplied(e.sent) {
+		if !e.hasApplied(e.sent) && w.covers(e.name) && s.want(w, e.name) != nil {
 			return false
 		}
 	}

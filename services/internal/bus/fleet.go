@@ -46,6 +46,16 @@ func (f *Fleet) Ticks(ctx context.Context, handle func(*reportv1.Tick)) error {
 	return listen(ctx, f, tickSubject, func(_ *nats.Msg, t *reportv1.Tick) { handle(t) })
 }
 
+// OfferIssuers publishes the token issuers that the head names; the leader calls it when
+// they change, and every few seconds.
+func (f *Fleet) OfferIssuers(i *reportv1.Issuers) error { return f.publish(issuersSubject, i) }
+
+// Issuers calls handle for the messages of OfferIssuers until ctx is done. Only
+// watchers of JWKSSource may hear them.
+func (f *Fleet) Issuers(ctx context.Context, handle func(*reportv1.Issuers)) error {
+	return listen(ctx, f, issuersSubject, func(_ *nats.Msg, i *reportv1.Issuers) { handle(i) })
+}
+
 // AskListing asks the watchers of a shard to list again.
 func (f *Fleet) AskListing(_ context.Context, r *reportv1.ListingRequest) error {
 	return f.publish(listingSubject+shardTokens(ident.Shard{Source: r.GetSource(), Instance: r.GetInstance()}), r)

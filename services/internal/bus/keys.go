@@ -40,15 +40,38 @@ func (f *Fleet) RequestKey(ctx context.Context, shard ident.Shard, request []byt
 	return m.Data, nil
 }
 
+// KeyAnswers answer the requests for keys of a shard. Both functions are called
+// concurrently; nil is no answer.
+type KeyAnswers struct {
+	Answer func(ctx context.Context, request []byte) []byte
+	Busy   func(request []byte) []byte // at once: too many requests wait
+}
+
 // ServeKeys answers RequestKey for a shard until ctx is done. One of the shard's
-// watchers gets each request. It calls answer for one request after the other; nil is
-// no answer.
-func (f *Fleet) ServeKeys(ctx context.Context, shard ident.Shard, answer func(ctx context.Context, request []byte) []byte) error {
+// watchers gets each request. It answers many at a time, with turns for the frontends,
+// so that a source that does not answer delays one request and not all after it.
+func (f *Fleet) ServeKeys(ctx context.Context, shard ident.Shard, answers KeyAnswers) error {
 	sub, err := f.nc.QueueSubscribeSync(f.keys+shardTokens(shard), keyQueue)
 	if err != nil {
 		return fmt.Errorf("listen for key requests of %s: %w", shard, err)
 	}
 	defer sub.Unsubscribe()
+	respond := func(m *nats.Msg, b []byte) {
+		if b == nil {
+			return
+		}
+		if err := m.Respond(b); err != nil {
+			f.log.Warn("cannot answer a request for a key", "shard", shard.String(), "error", err)
+		}
+	}
+	t := turns{answer: func(m *nats.Msg, late bool) {
+		if late {
+			respond(m, answers.Busy(m.Data))
+		} else {
+			respond(m, answers.Answer(ctx, m.Data))
+		}
+	}}
+	defer t.stop()
 	for {
 		m, err := sub.NextMsgWithContext(ctx)
 		if errors.Is(err, nats.ErrSlowConsumer) {
@@ -57,19 +80,13 @@ func (f *Fleet) ServeKeys(ctx context.Context, shard ident.Shard, answer func(ct
 		if err != nil {
 			return fmt.Errorf("listen for key requests of %s: %w", shard, err)
 		}
-		if err := f.answerKey(ctx, m, answer); err != nil {
+		if err := checkReply(m); err != nil {
+			f.unanswerable.Add(1)
 			f.log.Warn("cannot answer a request for a key", "shard", shard.String(), "error", err)
+			continue
+		}
+		if !t.put(m) {
+			respond(m, answers.Busy(m.Data))
 		}
 	}
-}
-
-func (f *Fleet) answerKey(ctx context.Context, m *nats.Msg, answer func(ctx context.Context, request []byte) []byte) error {
-	if err := checkReply(m); err != nil {
-		f.unanswerable.Add(1)
-		return err
-	}
-	if b := answer(ctx, m.Data); b != nil {
-		return m.Respond(b)
-	}
-	return nil
 }

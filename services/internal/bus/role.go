@@ -154,6 +154,12 @@ func (r Role) Permissions(domain string) Permissions {
 		if r.shard.Source == JWKSSource {
 			p.Subscribe = append(p.Subscribe, prefix+issuersSubject)
 		}
+		if r.shard.Source == CASource {
+			// It waits until proxies have applied a root (CA-10), which frontends report,
+			// and asks whether the mesh knows a pod (CA-5).
+			p.Publish = append(p.Publish, prefix+podsSubject)
+			p.Subscribe = append(p.Subscribe, prefix+reportSubject+frontendName(anyToken), prefix+authoritySubject)
+		}
 		if r.keepsKeys() {
 			p.Subscribe = append(p.Subscribe, keyPrefix(domain)+shard)
 		}
@@ -165,14 +171,14 @@ func (r Role) Permissions(domain string) Permissions {
 			replyPrefix+">", prefix+tickSubject, prefix+issuersSubject, prefix+listingSubject+"*.*", prefix+reportSubject+builderName(anyToken))
 		p.Publish = append(p.Publish, leasePermissions(domain)...)
 		p.Subscribe = append(p.Subscribe, leaseSubject(domain),
-			prefix+digestsSubject, prefix+tickSubject, prefix+reportSubject+">", prefix+askSubject+string(r.kind))
+			prefix+digestsSubject, prefix+podsSubject, prefix+tickSubject, prefix+reportSubject+">", prefix+askSubject+string(r.kind))
 	case frontendRole:
 		p.Publish = append(p.Publish, prefix+reportSubject+frontendName(anyToken), keyPrefix(domain)+">")
 		p.Subscribe = append(p.Subscribe, prefix+tickSubject, prefix+askSubject+string(r.kind), prefix+proxySubject)
 		p.Answers = true
 	case operatorRole:
 		p.Publish = append(p.Publish,
-			prefix+proxySubject, prefix+listingSubject+"*.*", jsapi.StreamInfo+leaseStream)
+			prefix+proxySubject, prefix+authoritySubject, prefix+listingSubject+"*.*", jsapi.StreamInfo+leaseStream)
 		for _, asked := range reporting {
 			p.Publish = append(p.Publish, prefix+askSubject+string(asked))
 		}
@@ -206,9 +212,9 @@ func WayOf(domain, subject string) Way {
 		return Asked
 	case !fleet:
 		return Stored
-	case after == digestsSubject:
+	case after == digestsSubject, after == podsSubject:
 		return Asked
-	case after == proxySubject, strings.HasPrefix(after, askSubject):
+	case after == proxySubject, after == authoritySubject, strings.HasPrefix(after, askSubject):
 		return Gathered
 	}
 	return Told

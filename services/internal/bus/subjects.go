@@ -14,6 +14,9 @@ const (
 	listingSubject = "listing." // then source and instance
 	reportSubject  = "report."  // then the name of the process
 	issuersSubject = "issuers"
+	// Of the certificate authority: what operators ask it, and what it asks the leader.
+	authoritySubject = "authority"
+	podsSubject      = "pods"
 )
 
 // anyToken is the wildcard of one token.

@@ -101,7 +101,7 @@ func TestKeysAndAudit(t *testing.T) {
 	}
 }
 
-// attack is a request about keys or the audit, and the roles that may send it.
+// attack is a request about keys, the audit or the ca, and the roles that may send it.
 type attack struct {
 	request
 	allowed []bus.Role
@@ -117,6 +117,8 @@ func auditAttacks() map[string]attack {
 		"a record of the ca":           {request{"meshlog.audit.mesh.watcher.ca.default", "x"}, nil},
 		"a record of an invented role": {request{"meshlog.audit.mesh.builder", "x"}, nil},
 		"the issuers":                  {request{"meshlog.fleet.mesh.issuers", "x"}, []bus.Role{bus.Builder()}},
+		"a word to the ca":             {request{authoritySubject, "x"}, operator},
+		"a question about a pod":       {request{podsSubject, "x"}, []bus.Role{bus.Watcher(ca)}},
 		"read by sequence":             {request{"$JS.API.STREAM.MSG.GET.MESHLOG_AUDIT", `{"seq":1}`}, operator},
 		"read by Direct Get":           {request{"$JS.API.DIRECT.GET.MESHLOG_AUDIT", `{"seq":1}`}, operator},
 		"read the last of a subject":   {request{"$JS.API.DIRECT.GET.MESHLOG_AUDIT.meshlog.audit.mesh.frontend", ""}, nil},
@@ -132,9 +134,10 @@ func auditAttacks() map[string]attack {
 	}
 }
 
-// KEY-4, KEY-13: no role asks for keys that is no frontend, writes the audit under the
+// KEY-4, KEY-13, CA-10: no role asks for keys that is no frontend, writes the audit under the
 // subject of another one, or changes it, and only operators read it; no role hears the
-// requests of another shard, or records. The user's list refuses each request; a user
+// requests of another shard, or records. Only operators speak to the ca, only the ca asks the
+// leader about pods, and no other role hears either. The user's list refuses each request; a user
 // without a list, which only the account holds, gets no answer, changes no stream and
 // reaches no other account.
 func TestKeyAndAuditAttacks(t *testing.T) {
@@ -148,11 +151,19 @@ func TestKeyAndAuditAttacks(t *testing.T) {
 			for account := range b.observers {
 				observed[account] = b.observe(account, 0)
 			}
-			for _, role := range []bus.Role{bus.Watcher(files), bus.Watcher(ca), bus.Watcher(jwks), bus.Frontend(), bus.Builder(), bus.Operator()} {
+			roles := []bus.Role{bus.Watcher(files), bus.Watcher(ca), bus.Watcher(jwks), bus.Frontend(), bus.Builder(), bus.Operator()}
+			answers := map[string]string{} // what the reply subjects of each account's own requests begin with
+			for _, role := range roles {
+				answers[accountName(role)] = fmt.Sprintf("answer.%s.", role)
+			}
+			for _, role := range roles {
 				own := accountName(role)
 				limited, unlimited := b.raw(b.key(role), len(b.addrs)-1), b.raw(b.observers[own], len(b.addrs)-1)
-				for _, subject := range []string{"meshlog.key.mesh.file.other", "meshlog.key.>", "meshlog.audit.>", "meshlog.audit.mesh.frontend"} {
-					if said := limited.subscribe(subject); !strings.Contains(said, "Permissions Violation") {
+				for subject, allowed := range map[string]bus.Role{
+					"meshlog.key.mesh.file.other": bus.Admin(), "meshlog.key.>": bus.Admin(), "meshlog.audit.>": bus.Admin(), "meshlog.audit.mesh.frontend": bus.Admin(),
+					authoritySubject: bus.Watcher(ca), podsSubject: bus.Builder(),
+				} {
+					if said := limited.subscribe(subject); role != allowed && !strings.Contains(said, "Permissions Violation") {
 						t.Errorf("%s may subscribe to %s: %s", role, subject, said)
 					}
 				}
@@ -163,14 +174,14 @@ func TestKeyAndAuditAttacks(t *testing.T) {
 					if said := limited.publish(q.subject, "", q.data); !strings.Contains(said, "Permissions Violation") {
 						t.Errorf("%s: %s may publish to %s: %s", what, role, q.subject, said)
 					}
-					reply := fmt.Sprintf("answer.%s.%s", role, strings.ReplaceAll(what, " ", "-"))
+					reply := answers[own] + strings.ReplaceAll(what, " ", "-")
 					unlimited.publish(q.subject, reply, q.data)
 					if now := b.state(); now != before {
 						t.Fatalf("%s by %s changed the streams:\n%swas\n%s", what, role, now, before)
 					}
 					for account, h := range observed {
 						must(t, h.nc.Flush())
-						if n := h.any(q.subject, reply, own == account); n > 0 {
+						if n := h.any(q.subject, reply, answers[account]); n > 0 {
 							t.Errorf("%s by %s: %d messages in %s", what, role, n, account)
 						}
 					}
@@ -181,13 +192,13 @@ func TestKeyAndAuditAttacks(t *testing.T) {
 }
 
 // any returns how many messages under a subject of a request or of its reply have
-// arrived, and forgets the rest. In the account of the client that asked, the request
-// itself does not count.
-func (h heard) any(subject, reply string, own bool) (n int) {
+// arrived, and forgets the rest. The account's own requests, whose reply subjects begin
+// with own, do not count; they may come late from another server.
+func (h heard) any(subject, reply, own string) (n int) {
 	for {
 		select {
 		case m := <-h.all:
-			if m.Subject == subject && !own || m.Subject == reply {
+			if m.Subject == subject && (own == "" || !strings.HasPrefix(m.Reply, own)) || m.Subject == reply {
 				n++
 			}
 		default:

@@ -153,7 +153,8 @@ func TestAdminEndsIdleConnections(t *testing.T) {
 			if _, err := io.Copy(io.Discard, client); err != nil {
 				t.Errorf("%s: %v", c.name, err)
 			}
-			if took := time.Since(began); took != c.after {
+			// net/http lingers for up to 500 ms before it closes a connection whose request it did not read.
+			if took := time.Since(began); took < c.after || took > c.after+500*time.Millisecond {
 				t.Errorf("a client that %s is disconnected after %s, want %s", c.name, took, c.after)
 			}
 			server.Close()

@@ -20,6 +20,7 @@ const Component = "component"
 // value of the setting works for all programs.
 var components = []string{
 	"admin",    // the admin server
+	"agent",    // the agent of an Envoy: certificates, restarts, DNS
 	"builder",  // fold, versions, leadership
 	"bus",      // connections to the bus, the embedded server
 	"ca",       // certificates of workloads, the roots of the mesh

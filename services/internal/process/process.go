@@ -120,6 +120,9 @@ func run(cmd *cobra.Command, spec Spec, c *common, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
+	if err := noCoreDumps(); err != nil { // KEY-1
+		return fmt.Errorf("switch core dumps off, which would have private keys: %w", err)
+	}
 	admin, err := NewAdmin(c.admin)
 	if err != nil {
 		return err

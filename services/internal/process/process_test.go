@@ -126,6 +126,23 @@ func TestCommandEnds(t *testing.T) {
 	}
 }
 
+// KEY-1: a process that crashes, and one that it starts, leave no core dump with private keys.
+func TestNoCoreDumps(t *testing.T) {
+	err := execute(t, Spec{Use: "test", Settings: none{}, Run: func(context.Context, *Process) error {
+		var core syscall.Rlimit
+		if err := syscall.Getrlimit(syscall.RLIMIT_CORE, &core); err != nil {
+			return err
+		}
+		if core.Cur != 0 || core.Max != 0 {
+			t.Errorf("the limit of core dumps is %+v", core)
+		}
+		return nil
+	}})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
 func TestCommandRefuses(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -32,7 +32,7 @@ type Object struct {
 	Kind      *kind.Kind // nil: it is not known which object this is
 	Namespace string     // empty if the kind has none
 	Name      string
-	// Message has the kind's payload type; nil with a problem.
+	// Message has a payload type of the kind (kind.Kind.TypeOf); nil with a problem.
 	Message proto.Message
 	// Foreign reports that meshlog does not take the document's kind from
 	// files: no correction of the document is to be expected.
@@ -121,7 +121,9 @@ func decode(k *kind.Kind, d *manifest.Document) (proto.Message, *problem.Diagnos
 		if unknown := d.Unknown(); unknown != nil {
 			return nil, unknown
 		}
-		m, err = k.DecodeJSON(d.Spec)
+		if m, err = k.DecodeJSON(d.Spec); err == nil {
+			m, err = k.Annotated(m, d.Metadata.Annotations)
+		}
 	case kind.Whole:
 		m, err = validate.FromObject(d.Object)
 	case kind.Converted:

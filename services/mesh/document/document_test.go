@@ -58,7 +58,7 @@ func payload(t *testing.T, o document.Object) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err := o.Kind.Decode(o.Kind.TypeURL, encoded)
+	m, err := o.Kind.Decode(o.Kind.TypeOf(o.Message), encoded)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -90,7 +90,7 @@ func misplaced(kd *kind.Kind, k ident.Key) []problem.Diagnostic {
 
 // notYet warns of an object that has no effect in this build.
 func notYet(kd *kind.Kind) []problem.Diagnostic {
-	if kd.Meaning != kind.NotYet || kd.Security { // mesh/index reports policies that are not enforced
+	if kd.Meaning != kind.NotYet {
 		return nil
 	}
 	return []problem.Diagnostic{{

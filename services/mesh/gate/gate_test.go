@@ -2,9 +2,11 @@ package gate_test
 
 import (
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	networking "istio.io/api/networking/v1alpha3"
 
 	"meshlog.dev/services/mesh/gate"
@@ -82,5 +84,51 @@ func TestGatePanic(t *testing.T) {
 	}
 	if diff := cmp.Diff([]string{"a/r conflict"}, g.change(rule("a", 2))); diff != "" {
 		t.Errorf("problems after the panic (-want +got):\n%s", diff)
+	}
+}
+
+// The gate reports authorizers that some proxy cannot ask, in whichever namespace it is
+// (AZ-9).
+func TestGateReportsAuthorizers(t *testing.T) {
+	g := newGated(t)
+	object := func(text string) []meshtest.Change { return meshtest.YAML(t, text) }
+	auth := func(exportTo string) []meshtest.Change {
+		return object(`
+apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: auth, namespace: istio-system}
+spec: {hosts: [auth.example], exportTo: [` + exportTo + `], resolution: STATIC, ports: [{number: 80, name: http, protocol: HTTP}]}
+`)
+	}
+	for _, step := range []struct {
+		name    string
+		changes []meshtest.Change
+		want    []string
+	}{
+		{"no provider", object(`
+apiVersion: security.istio.io/v1
+kind: AuthorizationPolicy
+metadata: {name: ask, namespace: istio-system}
+spec: {action: CUSTOM, provider: {name: auth}, rules: [{}]}
+`), []string{"istio-system/ask provider"}},
+		{"no service", object(`
+apiVersion: mesh.istio.io/v1alpha1
+kind: MeshConfig
+metadata: {name: default}
+spec: {extensionProviders: [{name: auth, envoyExtAuthzHttp: {service: istio-system/auth.example, port: 80}}]}
+`), []string{"istio-system/ask provider"}},
+		{"private", auth(`"."`), []string{"istio-system/ask provider"}},
+		{"public", auth(`"*"`), nil},
+		{"one namespace has a service of the same host", object(`
+apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: mine, namespace: attic}
+spec: {hosts: [auth.example], exportTo: ["."], resolution: STATIC, ports: [{number: 80, name: http, protocol: HTTP}]}
+`), []string{"istio-system/ask provider"}},
+	} {
+		got := slices.DeleteFunc(g.change(step.changes...), func(p string) bool { return strings.HasSuffix(p, " unenforced") })
+		if diff := cmp.Diff(step.want, got, cmpopts.EquateEmpty()); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", step.name, diff)
+		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 	networking "istio.io/api/networking/v1alpha3"
@@ -33,9 +34,9 @@ type settings struct {
 	ruleExport    []string
 	clusterLocal  clusterLocal
 	rawResources  []string // namespaces whose raw resources reach all proxies
-	// allowUnenforced: requests pass that a policy selects which no proxy enforces.
-	allowUnenforced bool
-	trustDomains    []string // of the mesh: its own, and the aliases
+	trustDomains  []string // of the mesh: its own, and the aliases
+	// maxConnection limits connections to servers with TLS; 0: no limit.
+	maxConnection time.Duration
 }
 
 // claim is the service that one object claims for one host. Immutable.

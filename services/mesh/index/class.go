@@ -6,14 +6,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 
 	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/mesh/proxy"
-	"meshlog.dev/services/mesh/re2"
-	"meshlog.dev/services/mesh/table"
 )
 
 // SelectorSet holds the texts of the node selectors that matched a proxy,
@@ -32,11 +29,13 @@ func (s SelectorSet) Selectors() []string {
 // ProxyClass holds all properties of a proxy that generation may use, by type.
 // Proxies of equal class get the same bytes.
 type ProxyClass struct {
-	CDS CDSClass
-	EDS EDSClass
-	LDS LDSClass
-	RDS RDSClass
-	SDS SDSClass `json:",omitzero"`
+	CDS  CDSClass
+	EDS  EDSClass
+	LDS  LDSClass
+	RDS  RDSClass
+	SDS  SDSClass  `json:",omitzero"`
+	ECDS ECDSClass `json:",omitzero"`
+	NDS  NDSClass  `json:",omitzero"`
 }
 
 // Client is the kind of a client, as far as it affects what it is served.
@@ -51,19 +50,32 @@ const (
 
 // CDSClass holds what Clusters depend on.
 type CDSClass struct {
-	Client  Client
-	Scope   Scope // Services, Rules
-	Raw     SelectorSet
-	Release string // set only if something is quarantined for it; the same in the other types
+	Client Client
+	Scope  Scope // Services, Rules
+	// Inbound are a sidecar's clusters for its own workload.
+	Inbound InboundClusters `json:",omitempty"`
+	// Certificates is where the client has its certificate of the mesh from. Set only if
+	// there is mutual TLS of the mesh.
+	Certificates proxy.Certificates `json:",omitzero"`
+	// AutoPassthrough: a Gateway of the router forwards connections by the names of
+	// clusters (GW-11).
+	AutoPassthrough bool `json:",omitempty"`
+	Raw             SelectorSet
+	Release         string // set only if something is quarantined for it; the same in the other types
 }
 
 // EDSClass holds what ClusterLoadAssignments depend on.
 type EDSClass struct {
-	Client  Client
-	Scope   Scope // Services, Rules
-	View    EndpointView
-	Raw     SelectorSet
-	Release string
+	Client Client
+	Scope  Scope // Services, Rules
+	View   EndpointView
+	// Mutual: the client has a certificate of the mesh. Set only if there is mutual TLS of
+	// the mesh.
+	Mutual bool `json:",omitempty"`
+	// AutoPassthrough as in CDSClass.
+	AutoPassthrough bool `json:",omitempty"`
+	Raw             SelectorSet
+	Release         string
 }
 
 // LDSClass holds what Listeners depend on.
@@ -76,15 +88,26 @@ type LDSClass struct {
 	// Bind: nothing redirects the sidecar's connections (INTERCEPTION_MODE NONE),
 	// so its listeners bind ports of their own (LSN-12).
 	Bind bool
+	// Inbound are the ports of a sidecar's own workload. Address is where they are
+	// called, set only with Bind: the sidecar binds them there.
+	Inbound Inbound `json:",omitempty"`
+	Address string  `json:",omitempty"`
+	// Transparent: connections keep the address of the caller (INTERCEPTION_MODE
+	// TPROXY).
+	Transparent bool `json:",omitempty"`
+	// Certificates is where the proxy has its certificate of the mesh from: of a sidecar,
+	// and of a router that has servers or clusters with mutual TLS of the mesh.
+	Certificates proxy.Certificates `json:",omitzero"`
 	// Sources are the conditions on callers in VirtualServices with TCP routes
 	// that the proxy matches (VST-3).
 	Sources SelectorSet
 	// Gateways are the selectors of Gateways that match a router.
 	Gateways SelectorSet
-	// Denied: a policy that cannot be enforced selects the router (POL-15).
-	Denied  bool `json:",omitempty"`
-	Raw     SelectorSet
-	Release string
+	// Policies are the selectors of AuthorizationPolicies that matched, which also hold
+	// for connections without requests (POL-3): keys of Reader.Policies.
+	Policies SelectorSet `json:",omitempty"`
+	Raw      SelectorSet
+	Release  string
 }
 
 // RDSClass holds what RouteConfigurations depend on.
@@ -103,21 +126,49 @@ type RDSClass struct {
 	// LargeRegexes: the Envoy takes regular expressions that a stock one refuses.
 	// Set only if there are some.
 	LargeRegexes bool
-	Denied       bool `json:",omitempty"` // as in LDSClass
 	Raw          SelectorSet
 	Release      string
 }
 
-// SDSClass holds what Secrets depend on. Its zero value is the class of proxies that
-// name no secret, and of all that have not shown an identity of the mesh.
+// SDSClass holds what Secrets depend on. Its zero value is the class of proxies that have
+// not shown an identity of the mesh.
 type SDSClass struct {
 	Client Client
-	Scope  Scope // Rules
+	// Roots: the client has shown an identity of the mesh, so it may have its roots, which
+	// agents ask for. Most sidecars may have nothing else.
+	Roots bool  `json:",omitempty"`
+	Scope Scope // Rules
 	// Gateways as in LDSClass. They, and the DestinationRules in Scope, name the
 	// secrets that the proxy may have, which are those of its own namespace (SDS-4).
 	Gateways  SelectorSet
 	Namespace string
-	Release   string
+	// Certificates are the files that a proxy names as its certificate of the mesh.
+	Certificates proxy.Certificates `json:",omitzero"`
+	Release      string
+}
+
+// ECDSClass holds what the filters of policies depend on. Its zero value is the class of
+// proxies that no policy selects, and of gRPC clients.
+type ECDSClass struct {
+	Client    Client
+	Namespace string
+	// Selected are the selectors of AuthorizationPolicies and RequestAuthentications that
+	// matched, with their namespaces: keys of Reader.Policies.
+	Selected SelectorSet
+	// Services is the scope in which the proxy finds the authorizers of CUSTOM policies;
+	// empty without such a policy too.
+	Services string `json:",omitempty"`
+	Release  string
+}
+
+// NDSClass holds what the names that an agent answers by DNS depend on (NDS-1). Its zero
+// value is the class of all other clients: nothing is made for them.
+type NDSClass struct {
+	Client Client
+	Names  bool  // the client is an agent that answers names
+	Scope  Scope // Services
+	// View as in EDSClass. Its Cluster also tells which virtual IPs the agent sees.
+	View EndpointView
 }
 
 // Only returns the class of type t: c without everything that concerns other
@@ -135,6 +186,10 @@ func (c ProxyClass) Only(t ident.ResourceType) ProxyClass {
 		only.RDS = c.RDS
 	case ident.SDS:
 		only.SDS = c.SDS
+	case ident.ECDS:
+		only.ECDS = c.ECDS
+	case ident.NDS:
+		only.NDS = c.NDS
 	}
 	return only
 }
@@ -147,14 +202,15 @@ func (c ProxyClass) Raw(t ident.ResourceType) SelectorSet {
 // Release returns the client's name and version if something of type t is
 // quarantined for it; else "".
 func (c ProxyClass) Release(t ident.ResourceType) string {
-	return [ident.ResourceTypes]string{ident.CDS: c.CDS.Release, ident.EDS: c.EDS.Release, ident.LDS: c.LDS.Release, ident.RDS: c.RDS.Release, ident.SDS: c.SDS.Release}[t]
+	return [ident.ResourceTypes]string{ident.CDS: c.CDS.Release, ident.EDS: c.EDS.Release, ident.LDS: c.LDS.Release, ident.RDS: c.RDS.Release, ident.SDS: c.SDS.Release, ident.ECDS: c.ECDS.Release}[t]
 }
 
 // Released returns c as the class of clients of that name and version, set for
 // each type in which something is quarantined. Generation makes the same for
 // all releases.
 func (c ProxyClass) Released(release [ident.ResourceTypes]string) ProxyClass {
-	c.CDS.Release, c.EDS.Release, c.LDS.Release, c.RDS.Release, c.SDS.Release = release[ident.CDS], release[ident.EDS], release[ident.LDS], release[ident.RDS], release[ident.SDS]
+	c.CDS.Release, c.EDS.Release, c.LDS.Release, c.RDS.Release = release[ident.CDS], release[ident.EDS], release[ident.LDS], release[ident.RDS]
+	c.SDS.Release, c.ECDS.Release = release[ident.SDS], release[ident.ECDS]
 	return c
 }
 
@@ -201,8 +257,11 @@ func (c ProxyClass) String() string {
 	if c.RDS.LargeRegexes {
 		words = append(words, "with large regexes")
 	}
-	if c.RDS.Denied {
-		words = append(words, "denied")
+	if c.EDS.Mutual {
+		words = append(words, "with certificates")
+	}
+	if c.CDS.AutoPassthrough || c.EDS.AutoPassthrough {
+		words = append(words, "between networks")
 	}
 	parts := []string{strings.Join(words, " ")}
 	add := func(set SelectorSet) {
@@ -216,6 +275,7 @@ func (c ProxyClass) String() string {
 	add(c.CDS.Scope.Selected)
 	add(c.LDS.Sources)
 	add(c.RDS.Sources)
+	add(c.ECDS.Selected)
 	for t := range ident.ResourceTypes {
 		add(c.Raw(t))
 	}
@@ -236,205 +296,4 @@ func (c Client) String() string {
 		return "gRPC"
 	}
 	return "router"
-}
-
-// classOf returns the class of a kind of client in a namespace, without what
-// depends on the proxy itself.
-func (pc *PushContext) classOf(client Client, namespace string) ProxyClass {
-	scope := Scope{
-		Services:        scopeOf(pc.services.scopes, namespace),
-		VirtualServices: scopeOf(pc.virtualServices.scopes, namespace),
-		Rules:           scopeOf(pc.rules.scopes, namespace),
-	}
-	clusters := Scope{Services: scope.Services, Rules: scope.Rules}
-	c := ProxyClass{
-		CDS: CDSClass{Client: client, Scope: clusters},
-		EDS: EDSClass{Client: client, Scope: clusters},
-		LDS: LDSClass{Client: client, Scope: Scope{Services: scope.Services, VirtualServices: scope.VirtualServices}},
-		RDS: RDSClass{Client: client, Scope: scope},
-	}
-	if client == ClientSidecar {
-		c.RDS.Namespace = scopeOf(pc.services.homes, namespace)
-	}
-	return c
-}
-
-// Classify returns the class of p. It costs one match for each distinct
-// selector.
-func Classify(pc *PushContext, p *proxy.Proxy) ProxyClass {
-	client := ClientRouter
-	switch {
-	case p.GRPC:
-		client = ClientGRPC
-	case p.Type == proxy.Sidecar:
-		client = ClientSidecar
-	}
-	c := pc.classOf(client, p.Namespace)
-	c.EDS.View = pc.viewOf(p)
-	if client == ClientRouter {
-		c.LDS.Gateways = pc.gateways.selected(p)
-		c.LDS.Denied = c.LDS.Gateways != "" && pc.policies.denies(pc.settings, p)
-		c.RDS.Gateways, c.RDS.Denied = c.LDS.Gateways, c.LDS.Denied
-	}
-	if client == ClientSidecar {
-		c.LDS.Cluster, c.RDS.Cluster = c.EDS.View.Cluster, c.EDS.View.Cluster
-	}
-	c.LDS.Bind = client == ClientSidecar && p.Text("INTERCEPTION_MODE") == "NONE"
-	c.RDS.LargeRegexes = pc.HasLargeRegexes() && client != ClientGRPC && p.RegexLimit() >= re2.Raised
-	source := func(m *sourceMatch) bool { return m.matches(p) }
-	c.LDS.Sources, c.RDS.Sources = pc.virtualServices.sourcesOf(ident.LDS, source), pc.virtualServices.sourcesOf(ident.RDS, source)
-	raw := pc.raw.selected(p)
-	c.CDS.Raw, c.EDS.Raw, c.LDS.Raw, c.RDS.Raw = raw[ident.CDS], raw[ident.EDS], raw[ident.LDS], raw[ident.RDS]
-	c.selectRules(pc.rules.selected(p))
-	if client != ClientGRPC && slices.Contains(pc.settings.trustDomains, p.Identity.TrustDomain) {
-		c.SDS = c.secretsIn(client, p.Namespace)
-	}
-	return c.Released(pc.world.Releases(p.Client()))
-}
-
-// secretsIn returns the class of secrets of clients in a namespace that have shown an
-// identity of the mesh. Most sidecars can have none, and share one class.
-func (c *ProxyClass) secretsIn(client Client, namespace string) SDSClass {
-	if c.LDS.Gateways == "" && c.CDS.Scope.Selected == "" {
-		return SDSClass{}
-	}
-	scope := Scope{Rules: c.CDS.Scope.Rules, Selected: c.CDS.Scope.Selected}
-	return SDSClass{Client: client, Scope: scope, Gateways: c.LDS.Gateways, Namespace: namespace}
-}
-
-// selectRules sets the workload selectors of DestinationRules that the proxy
-// matches.
-func (c *ProxyClass) selectRules(selected SelectorSet) {
-	c.CDS.Scope.Selected, c.EDS.Scope.Selected, c.RDS.Scope.Selected = selected, selected, selected
-}
-
-// HasLargeRegexes reports whether a VirtualService has a regular expression that a
-// stock Envoy refuses.
-func (pc *PushContext) HasLargeRegexes() bool { return pc.virtualServices.large > 0 }
-
-// Classes returns the classes that a version must be generated for before it is
-// published: a router, a sidecar and a gRPC client for each namespace with a
-// view of its own and for the common view; routers for each selector of
-// Gateways, in the common view and in the views of the Gateways' namespaces; a
-// sidecar that matches every source; sidecars and gRPC clients of each cluster
-// and network; if there are expressions that stock Envoys refuse, all of these for
-// Envoys that take them too. They have no raw resources, which are the same for every proxy
-// that gets them.
-func (pc *PushContext) Classes() []ProxyClass {
-	namespaces := []string{""}
-	for _, c := range []table.Counter{pc.services.scopes, pc.services.homes, pc.virtualServices.scopes, pc.rules.scopes} {
-		namespaces = append(namespaces, c.Names()...)
-	}
-	var all []ProxyClass
-	seen := make(map[ProxyClass]bool)
-	add := func(c ProxyClass) {
-		if !seen[c] {
-			seen[c] = true
-			all = append(all, c)
-		}
-	}
-	for _, ns := range sortUnique(namespaces) {
-		for _, client := range []Client{ClientRouter, ClientSidecar, ClientGRPC} {
-			add(pc.classOf(client, ns))
-			for _, selector := range pc.rules.selectors(ns) {
-				c := pc.classOf(client, ns)
-				c.selectRules(SelectorSet(selector))
-				add(c)
-			}
-		}
-	}
-	gateways := maps.Collect(pc.gateways.bySelector.All())
-	for _, text := range slices.Sorted(maps.Keys(gateways)) {
-		homes := []string{""}
-		for _, g := range gateways[text] {
-			homes = append(homes, g.Key.Namespace)
-		}
-		for _, ns := range homes {
-			c := pc.classOf(ClientRouter, ns)
-			c.LDS.Gateways, c.RDS.Gateways = SelectorSet(text), SelectorSet(text)
-			c.SDS = c.secretsIn(ClientRouter, ns)
-			add(c)
-			if pc.policies.mayDeny(pc.settings) {
-				c.LDS.Denied, c.RDS.Denied = true, true
-				add(c)
-			}
-		}
-	}
-	every := pc.classOf(ClientSidecar, "")
-	anyone := func(*sourceMatch) bool { return true }
-	every.LDS.Sources, every.RDS.Sources = pc.virtualServices.sourcesOf(ident.LDS, anyone), pc.virtualServices.sourcesOf(ident.RDS, anyone)
-	add(every)
-	for _, view := range pc.endpointViews() {
-		for _, client := range []Client{ClientSidecar, ClientGRPC} {
-			c := pc.classOf(client, "")
-			c.EDS.View = view
-			if client == ClientSidecar {
-				c.LDS.Cluster, c.RDS.Cluster = view.Cluster, view.Cluster
-			}
-			add(c)
-		}
-	}
-	if pc.HasLargeRegexes() {
-		for _, c := range slices.Clone(all) {
-			c.RDS.LargeRegexes = c.RDS.Client != ClientGRPC
-			add(c)
-		}
-	}
-	return all
-}
-
-// setOf returns the set of selectors with these texts.
-func setOf(texts []string) SelectorSet {
-	if len(texts) == 0 {
-		return "" // the usual case
-	}
-	slices.Sort(texts)
-	return SelectorSet(strings.Join(texts, "\n"))
-}
-
-// selected returns, by type, the selectors of raw resources that match p.
-func (x *rawIndex) selected(p *proxy.Proxy) [ident.ResourceTypes]SelectorSet {
-	var texts [ident.ResourceTypes][]string
-	at := placeOf(p)
-	for _, s := range x.selectors {
-		if !s.matches(&at, p.Metadata) {
-			continue
-		}
-		for t := range ident.ResourceTypes {
-			if len(x.cells.Get(cellKey{t, s.text})) > 0 {
-				texts[t] = append(texts[t], s.text)
-			}
-		}
-	}
-	var all [ident.ResourceTypes]SelectorSet
-	for t := range texts {
-		all[t] = setOf(texts[t])
-	}
-	return all
-}
-
-// selected returns the selectors of Gateways that match a router.
-func (x *gatewayIndex) selected(p *proxy.Proxy) SelectorSet {
-	var texts []string
-	for text, gateways := range x.bySelector.All() {
-		if matchLabels(gateways[0].Spec.GetSelector(), p.Labels) {
-			texts = append(texts, text)
-		}
-	}
-	return setOf(texts)
-}
-
-// sourcesOf returns the sources that a proxy matches, of those that affect
-// resources of type t.
-func (x *virtualServiceIndex) sourcesOf(t ident.ResourceType, is func(*sourceMatch) bool) SelectorSet {
-	if x.sources[t].Len() == 0 {
-		return "" // true of most meshes
-	}
-	var texts []string
-	for text, matches := range x.sources[t].All() {
-		if is(matches[0]) {
-			texts = append(texts, text)
-		}
-	}
-	return setOf(texts)
 }

@@ -25,7 +25,14 @@ type endpointIndex struct {
 	selecting table.Groups[string, *selecting] // by namespace
 	byID      table.Table[ServiceID, Endpoints]
 	spreads   table.Table[ServiceID, *spread] // only of services that have one
-	networks  table.Counter                   // of spreads
+	byPair    table.Groups[labelPair, *selecting]
+	addressed table.Groups[addressIn, *addressed]
+	listed    table.Table[ServiceID, bool] // services in addressed
+	networks  table.Counter                // of spreads
+	// identities behind services, of those that have some; mutual is how many of them
+	// speak mutual TLS.
+	identities table.Table[ServiceID, *Identities]
+	mutual     int
 }
 
 // slice holds some endpoints of a Service.
@@ -105,6 +112,8 @@ type endpointEdit struct {
 	slices    *table.GroupsEdit[ident.Key, *slice]
 	workloads *table.GroupsEdit[string, *workload]
 	selecting *table.GroupsEdit[string, *selecting]
+	byPair    *table.GroupsEdit[labelPair, *selecting]
+	targets   *targetEdit
 	// services whose endpoints may differ
 	touched map[ServiceID]struct{}
 	moved   []*workload // before and after the change
@@ -122,13 +131,23 @@ func (x endpointIndex) next(
 		slices:    x.slices.Edit(func(a, b *slice) int { return world.CompareKeys(a.Key, b.Key) }),
 		workloads: x.workloads.Edit(func(a, b *workload) int { return world.CompareKeys(a.Key, b.Key) }),
 		selecting: x.selecting.Edit(func(a, b *selecting) int { return world.CompareKeys(a.Key, b.Key) }),
+		byPair:    x.byPair.Edit(func(a, b *selecting) int { return world.CompareKeys(a.Key, b.Key) }),
 		touched:   make(map[ServiceID]struct{}),
+	}
+	e.targets = &targetEdit{
+		transition: t, listed: x.listed.Edit(), objects: make(map[ServiceID]struct{}),
+		addressed: x.addressed.Edit(func(a, b *addressed) int { return world.CompareKeys(a.Key, b.Key) }),
 	}
 	for _, c := range slices.Concat(changes[world.ServiceKind], changes[serviceEntryKind]) {
 		for o, after := range c.versions() {
 			e.touch(*o)
+			for _, host := range e.hosts(*o) {
+				e.targets.objects[ServiceID{o.Key.Namespace, host}] = struct{}{}
+			}
 			if s := e.newSelecting(*o); s != nil {
 				e.selecting.Keep(o.Key.Namespace, s, after)
+				e.byPair.Keep(s.pair(), s, after)
+				e.changed(Input{Kind: InputTargets, A: o.Key.Namespace})
 			}
 		}
 	}
@@ -184,7 +203,7 @@ func (e *endpointEdit) touchMoved(x *endpointIndex, services *serviceIndex, move
 
 func (e *endpointEdit) done(services *serviceIndex, networks *networkIndex, moved func(ident.Shard) bool) endpointIndex {
 	x := e.from
-	x.slices, x.workloads, x.selecting = e.slices.Done(), e.workloads.Done(), e.selecting.Done()
+	x.slices, x.workloads, x.selecting, x.byPair = e.slices.Done(), e.workloads.Done(), e.selecting.Done(), e.byPair.Done()
 	for _, w := range e.moved {
 		for _, s := range x.selecting.Get(w.Namespace) {
 			if s.selects(w) {
@@ -202,18 +221,41 @@ func (e *endpointEdit) done(services *serviceIndex, networks *networkIndex, move
 		return x
 	}
 	byID, spreads, counted := x.byID.Edit(), x.spreads.Edit(), x.networks.Edit()
+	identities := x.identities.Edit()
 	for id := range e.touched {
 		was, is := byID.Get(id), x.collect(services, networks, id)
 		e.spread(spreads, counted, id, networks.spreadOf(services.claims.Get(id), is, e.clusterLocal.has(id.Hostname) && services.byID.Get(id) != nil))
+		e.targets.service(id, services.claims.Get(id), was, is)
 		if equalEndpoints(was, is) {
 			continue
 		}
 		e.changed(Input{Kind: InputEndpoints, A: id.Namespace, B: id.Hostname})
 		byID.Keep(id, is, len(is) > 0)
+		x.mutual += e.identify(identities, id, is)
 	}
-	x.byID, x.spreads = byID.Table, spreads.Table
+	x.byID, x.spreads, x.identities = byID.Table, spreads.Table, identities.Table
 	x.networks, _ = e.counted(counted)
+	x.addressed, x.listed = e.targets.addressed.Done(), e.targets.listed.Table
 	return x
+}
+
+// identify replaces the identities behind a service, and returns by how much the number
+// of services whose endpoints speak mutual TLS grows.
+func (e *endpointEdit) identify(identities *table.Edit[ServiceID, *Identities], id ServiceID, endpoints Endpoints) int {
+	was, is := identities.Get(id), identitiesOf(id, endpoints)
+	if is.equal(was) {
+		return 0
+	}
+	e.changed(Input{Kind: InputIdentities, A: id.Namespace, B: id.Hostname})
+	identities.Keep(id, is, is != nil)
+	more := 0
+	if was != nil && was.MutualTLS {
+		more--
+	}
+	if is != nil && is.MutualTLS {
+		more++
+	}
+	return more
 }
 
 func (e *endpointEdit) spread(spreads *table.Edit[ServiceID, *spread], counted *table.CounterEdit, id ServiceID, s *spread) {
@@ -348,8 +390,8 @@ func (x *endpointIndex) sliced(networks *networkIndex, c *claim, p Port) []Endpo
 				Address: m.GetAddresses()[0], Port: number, Labels: m.GetLabels(),
 				Locality: localityOf(m.GetLocality()), Weight: max(1, m.GetWeight()),
 				Health: healthOf(m.GetHealth()), ClusterID: s.Instance, Kubernetes: s.Source == kubernetesSource,
-				Node: m.GetNode(), MutualTLS: m.GetMutualTls(),
-				WorkloadNamespace: s.Namespace, Workload: m.GetWorkload(),
+				Node: m.GetNode(), MutualTLS: m.GetMutualTls(), ServiceAccount: m.GetServiceAccount(),
+				WorkloadNamespace: s.Namespace, Workload: m.GetWorkload(), Hostname: m.GetHostname(),
 			}
 			e.Network = networks.of(s.Shard(), m.GetNetwork(), e.Address)
 			if e.Health == Unhealthy && c.registry.GetPublishNotReadyAddresses() {
@@ -460,7 +502,7 @@ func entryEndpoint(m *networking.WorkloadEntry, c *claim, p Port) Endpoint {
 		Address: m.GetAddress(), Port: cmp.Or(m.GetPorts()[p.Name], c.namedTarget(p, m.GetPorts()), p.Target, p.Number),
 		Labels: m.GetLabels(), Locality: parseLocality(m.GetLocality()), Weight: max(1, m.GetWeight()),
 		Network:   cmp.Or(m.GetNetwork(), m.GetLabels()[networkLabel]),
-		MutualTLS: m.GetServiceAccount() != "",
+		MutualTLS: m.GetServiceAccount() != "", ServiceAccount: m.GetServiceAccount(),
 	}
 	if mode, ok := m.GetLabels()[tlsModeLabel]; ok {
 		e.MutualTLS = mode == "istio"
@@ -475,7 +517,7 @@ func podEndpoint(m *registryv1.Workload, c *claim, p Port) Endpoint {
 	e := Endpoint{
 		Port:   cmp.Or(c.namedTarget(p, m.GetPorts()), p.Target, p.Number),
 		Labels: m.GetLabels(), Locality: localityOf(m.GetLocality()), Weight: 1, Health: healthOf(m.GetHealth()),
-		Network: m.GetNetwork(), Node: m.GetNode(), MutualTLS: m.GetMutualTls(),
+		Network: m.GetNetwork(), Node: m.GetNode(), MutualTLS: m.GetMutualTls(), ServiceAccount: m.GetServiceAccount(),
 	}
 	if len(m.GetAddresses()) > 0 {
 		e.Address = m.GetAddresses()[0]
@@ -518,5 +560,5 @@ func equalEndpoints(a, b Endpoints) bool {
 func (e Endpoint) equal(o Endpoint) bool {
 	return e.Address == o.Address && e.Port == o.Port && e.Locality == o.Locality && e.Weight == o.Weight &&
 		e.Health == o.Health && e.Network == o.Network && e.ClusterID == o.ClusterID && e.Kubernetes == o.Kubernetes && e.Node == o.Node &&
-		e.MutualTLS == o.MutualTLS && e.WorkloadNamespace == o.WorkloadNamespace && e.Workload == o.Workload && maps.Equal(e.Labels, o.Labels)
+		e.MutualTLS == o.MutualTLS && e.ServiceAccount == o.ServiceAccount && e.WorkloadNamespace == o.WorkloadNamespace && e.Workload == o.Workload && e.Hostname == o.Hostname && maps.Equal(e.Labels, o.Labels)
 }

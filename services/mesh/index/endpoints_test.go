@@ -136,7 +136,7 @@ spec:
 		{Address: "10.0.0.1", Port: 80, Labels: map[string]string{"security.istio.io/tlsMode": "istio"}, Weight: 1, ClusterID: "default", MutualTLS: true},
 		{
 			Address: "10.0.0.2", Port: 8080, Labels: map[string]string{"version": "v1"}, Weight: 7, Network: "n", ClusterID: "default",
-			Locality: proxy.Locality{Region: "region", Zone: "zone", SubZone: "sub"}, MutualTLS: true,
+			Locality: proxy.Locality{Region: "region", Zone: "zone", SubZone: "sub"}, MutualTLS: true, ServiceAccount: "sa",
 		},
 		{Address: "unix:///run/x.sock", Weight: 1, ClusterID: "default"},
 	}

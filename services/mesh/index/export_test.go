@@ -59,9 +59,22 @@ func (pc *PushContext) Structure() []string {
 	for ns, list := range pc.endpoints.selecting.All() {
 		line("selecting %s %v", ns, keysOf(list))
 	}
+	for pair, list := range pc.endpoints.byPair.All() {
+		line("selecting %v %v", pair, keysOf(list))
+	}
+	for at, list := range pc.endpoints.addressed.All() {
+		line("addressed %v %v", at, keysOf(list))
+	}
+	for id := range pc.endpoints.listed.All() {
+		line("listed %v", id)
+	}
 	for id, e := range pc.endpoints.byID.All() {
 		line("endpoints %v %+v", id, e)
 	}
+	for id, i := range pc.endpoints.identities.All() {
+		line("identities %v %+v", id, *i)
+	}
+	line("mutual %d %d", pc.endpoints.mutual, pc.rules.mutual)
 	for n, v := range pc.virtualServices.byName.All() {
 		line("virtual service %v %+v to %v: %v", n, *v.VirtualServiceHead, v.exportTo, v.spec)
 	}
@@ -100,6 +113,9 @@ func (pc *PushContext) Structure() []string {
 	counts("rule scope", pc.rules.scopes)
 	for text, list := range pc.gateways.bySelector.All() {
 		line("gateways %s %v", text, keysOf(list))
+	}
+	for ns, list := range pc.peers.byNamespace.All() {
+		line("peers %s %v", ns, keysOf(list))
 	}
 	counts("cluster", pc.services.clusters)
 	for id, s := range pc.endpoints.spreads.All() {

@@ -33,6 +33,31 @@ func (g *Gateway) same(o *Gateway) bool {
 	return g.Key == o.Key && g.Created.Equal(o.Created) && sameMessage(g.Spec, o.Spec)
 }
 
+// has reports whether a server has a mode of TLS.
+func (g *Gateway) has(mode networking.ServerTLSSettings_TLSmode) bool {
+	return slices.ContainsFunc(g.Spec.GetServers(), func(s *networking.Server) bool {
+		return s.GetTls() != nil && s.GetTls().GetMode() == mode
+	})
+}
+
+// has reports whether a server of the Gateways of some selectors has a mode of TLS.
+func (x *gatewayIndex) has(mode networking.ServerTLSSettings_TLSmode, selectors SelectorSet) bool {
+	return slices.ContainsFunc(selectors.Selectors(), func(text string) bool {
+		return slices.ContainsFunc(x.bySelector.Get(text), func(g *Gateway) bool { return g.has(mode) })
+	})
+}
+
+// sameClasses reports whether routers that a selector matches are in the same classes with
+// the Gateways of o: classes tell apart what mutual TLS of the mesh needs.
+func (x *gatewayIndex) sameClasses(o *gatewayIndex, selector string) bool {
+	for _, mode := range []networking.ServerTLSSettings_TLSmode{networking.ServerTLSSettings_AUTO_PASSTHROUGH, networking.ServerTLSSettings_ISTIO_MUTUAL} {
+		if x.has(mode, SelectorSet(selector)) != o.has(mode, SelectorSet(selector)) {
+			return false
+		}
+	}
+	return (len(x.bySelector.Get(selector)) == 0) == (len(o.bySelector.Get(selector)) == 0)
+}
+
 // selector returns the text of the selector; without labels it selects all
 // routers.
 func (g *Gateway) selector() string { return selectorText(g.Spec.GetSelector()) }
@@ -69,7 +94,7 @@ func (x gatewayIndex) next(t *transition, changes []change) gatewayIndex {
 		was, is := x.bySelector.Get(text), next.bySelector.Get(text)
 		if !slices.EqualFunc(was, is, (*Gateway).same) {
 			t.changed(Input{Kind: InputGateways, A: text})
-			t.reclassify((len(was) == 0) != (len(is) == 0))
+			t.reclassify(!x.sameClasses(&next, text))
 		}
 	}
 	return next

@@ -170,6 +170,7 @@ func (t *transition) noteWorkload(c change) {
 		return newWorkload(*o)
 	}
 	was, is := read(c.was), read(c.is)
+	t.noteTargets(was, is)
 	if was == nil && is == nil || !was.proves(is) {
 		return
 	}

@@ -143,10 +143,6 @@ func (e *entrance) nodePort(port uint32) (nodePort uint32) {
 // doneGateways recomputes the gateways: there are few.
 func (e *networkEdit) doneGateways(x *networkIndex) {
 	all := x.addresses()
-	e.problem(about{"network gateway", "", ""}, nil)
-	if len(all) > 0 {
-		e.problem(about{"network gateway", "", ""}, []problem.Diagnostic{notEntered(x.meshKey, "spec.networks")})
-	}
 	for k := range e.from.entrances.All() {
 		e.problem(about{"network gateway", "", k.Row()}, nil)
 	}
@@ -155,9 +151,6 @@ func (e *networkEdit) doneGateways(x *networkIndex) {
 		for _, p := range x.entered(s) {
 			gateways, ds := x.addressed(s, p)
 			all, problems = append(all, gateways...), append(problems, ds...)
-			if len(gateways) > 0 {
-				problems = append(problems, notEntered(k, "spec.ports"))
-			}
 		}
 		e.problem(about{"network gateway", "", k.Row()}, problems)
 	}
@@ -179,16 +172,6 @@ func (x *networkIndex) addresses() []NetworkGateway {
 		}
 	}
 	return all
-}
-
-// notEntered reports a gateway that cannot be used yet.
-func notEntered(k ident.Key, field string) problem.Diagnostic {
-	return problem.Diagnostic{
-		Severity: problem.Warning, Code: "unsupported", Key: k, Field: field,
-		Reason: "gateways between networks expect Istio's mutual TLS, which is not supported yet",
-		Advice: "remove the gateway if its network can be called directly, or do not rely on calls between networks",
-		Effect: "requests from other networks to the endpoints behind the gateway are sent to it, and it refuses them",
-	}
 }
 
 // addressed returns the gateways that a Service is for a network.

@@ -1,7 +1,6 @@
 package index
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 
@@ -24,9 +23,7 @@ const (
 	peersKind         = "PeerAuthentication"
 )
 
-// policyIndex holds the policies about requests by what they select (AZ-10). No
-// proxy enforces them yet, so one that selects a router denies everything there
-// (POL-15).
+// policyIndex holds the policies about requests by what they select (AZ-10).
 type policyIndex struct {
 	bySelector table.Groups[selects, *policy]
 }
@@ -35,13 +32,25 @@ type policyIndex struct {
 // the root namespace selects workloads of all namespaces.
 type selects struct{ namespace, labels string }
 
+// text returns the text of a group in a class.
+func (s selects) text() string { return s.namespace + "/" + s.labels }
+
+// selectsOf returns the group of a text.
+func selectsOf(text string) selects {
+	namespace, labels, _ := strings.Cut(text, "/")
+	return selects{namespace, labels}
+}
+
+// policy is an object with one of the things that it selects.
 type policy struct {
-	ident.Key
+	*world.Object
 	labels map[string]string
 }
 
 // MemberKey returns the key of the policy.
 func (p *policy) MemberKey() ident.Key { return p.Key }
+
+func (p *policy) same(o *policy) bool { return p.Key == o.Key && sameMessage(p.Message, o.Message) }
 
 // The labels by which the implementations of Gateway API name the Gateway and the
 // class of a workload.
@@ -52,7 +61,8 @@ const (
 
 // newPolicies returns the policies that an object makes: one for each of its
 // targets, or one for its selector.
-func newPolicies(o world.Object) []*policy {
+func newPolicies(o *world.Object) []*policy {
+	o = effective(o)
 	var labels map[string]string
 	var targets []*typev1beta1.PolicyTargetReference
 	switch m := o.Message.(type) {
@@ -61,108 +71,110 @@ func newPolicies(o world.Object) []*policy {
 		for _, t := range m.GetTargets() {
 			targets = append(targets, &typev1beta1.PolicyTargetReference{Kind: t.GetKind(), Name: t.GetName()})
 		}
+	case *kind.DryRun:
+		labels, targets = m.Inner.GetSelector().GetMatchLabels(), kind.Targets(m.Inner)
 	case *security.AuthorizationPolicy:
 		labels, targets = m.GetSelector().GetMatchLabels(), kind.Targets(m)
 	case *security.RequestAuthentication:
 		labels, targets = m.GetSelector().GetMatchLabels(), kind.Targets(m)
 	}
-	if o.Key.Kind == peersKind { // it is about connections of sidecars
-		return nil
-	}
 	if len(targets) == 0 {
-		return []*policy{{o.Key, labels}}
+		return []*policy{{o, labels}}
 	}
 	var all []*policy
 	for _, t := range targets {
 		switch t.GetKind() {
 		case "Gateway":
-			all = append(all, &policy{o.Key, map[string]string{gatewayNameLabel: t.GetName()}})
+			all = append(all, &policy{o, map[string]string{gatewayNameLabel: t.GetName()}})
 		case "GatewayClass":
-			all = append(all, &policy{o.Key, map[string]string{gatewayClassLabel: t.GetName()}})
+			all = append(all, &policy{o, map[string]string{gatewayClassLabel: t.GetName()}})
 		case "Service", "ServiceEntry": // of waypoints, which do not exist here (POL-14)
 		default: // it may select any workload
-			all = append(all, &policy{o.Key, nil})
+			all = append(all, &policy{o, nil})
 		}
 	}
 	return all
 }
 
+// effective returns an object whose message is a kind.DryRun only if it is evaluated and
+// not enforced.
+func effective(o *world.Object) *world.Object {
+	d, ok := o.Message.(*kind.DryRun)
+	if !ok || !d.Enforced() {
+		return o
+	}
+	enforced := *o
+	enforced.Message = d.Inner
+	return &enforced
+}
+
 // next returns the index after changes of policies.
 func (x policyIndex) next(t *transition, changes []change) policyIndex {
-	edit := x.bySelector.Edit(func(a, b *policy) int { return strings.Compare(a.Row(), b.Row()) })
+	edit := x.bySelector.Edit(func(a, b *policy) int { return strings.Compare(a.Key.Row(), b.Key.Row()) })
 	for _, c := range changes {
 		for o, after := range c.versions() {
-			for _, p := range newPolicies(*o) {
-				edit.Keep(selects{p.Namespace, selectorText(p.labels)}, p, after)
+			for _, p := range newPolicies(o) {
+				edit.Keep(selects{p.Key.Namespace, selectorText(p.labels)}, p, after)
 			}
 		}
 		var ds []problem.Diagnostic
 		if c.is != nil {
-			ds = t.unenforced(*c.is)
+			ds = unenforced(c.is)
 		}
 		t.problem(about{"policy", "", c.Row()}, ds)
 	}
 	next := policyIndex{edit.Done()}
 	for group := range edit.Moved {
-		t.reclassify(len(x.bySelector.Get(group)) != len(next.bySelector.Get(group)))
+		was, is := x.bySelector.Get(group), next.bySelector.Get(group)
+		if !slices.EqualFunc(was, is, (*policy).same) {
+			t.changed(Input{Kind: InputPolicies, A: group.text()})
+			t.reclassify((len(was) == 0) != (len(is) == 0) || authorizes(was) != authorizes(is) || asks(was) != asks(is))
+		}
 	}
 	return next
 }
 
-// denies reports whether a policy that no proxy enforces selects p.
-func (x *policyIndex) denies(s *settings, p *proxy.Proxy) bool {
-	if s.allowUnenforced {
-		return false
-	}
+// selected returns the selectors of policies that match p: those of its namespace and of
+// the root namespace. Those with an AuthorizationPolicy are also in authorization.
+func (x *policyIndex) selected(s *settings, p *proxy.Proxy) (all, authorization SelectorSet) {
+	var texts, some []string
 	for group, policies := range x.bySelector.All() {
 		if (group.namespace == p.Namespace || group.namespace == s.rootNamespace) && matchLabels(policies[0].labels, p.Labels) {
-			return true
+			texts = append(texts, group.text())
+			if authorizes(policies) {
+				some = append(some, group.text())
+			}
 		}
 	}
-	return false
+	return setOf(texts), setOf(some)
 }
 
-// mayDeny reports whether a policy that no proxy enforces may select proxies.
-func (x *policyIndex) mayDeny(s *settings) bool { return !s.allowUnenforced && x.bySelector.Len() > 0 }
-
-// unenforced reports a policy that no proxy enforces.
-func (t *transition) unenforced(o world.Object) []problem.Diagnostic {
-	d := problem.Diagnostic{
-		Severity: problem.Error, Code: problem.Unenforced, Key: o.Key,
-		Reason: fmt.Sprintf("the %s is not enforced: no proxy is told of it yet", o.Key.Kind),
-		Advice: "protect the workloads by other means",
-	}
-	if o.Key.Kind == peersKind {
-		if m, is := o.Message.(*security.PeerAuthentication); is && !strict(m) {
-			return []problem.Diagnostic{{
-				Severity: problem.Warning, Code: "not-yet", Key: o.Key,
-				Reason: "sidecars have no inbound listeners yet", Advice: "nothing is to be done; do not rely on it", Effect: "the PeerAuthentication has no effect",
-			}}
-		}
-		d.Effect = "workloads accept connections without TLS"
-		return []problem.Diagnostic{d}
-	}
-	if t.allowUnenforced {
-		d.Effect = "what it forbids is allowed, as unenforced: allow of the MeshPolicy says"
-		return []problem.Diagnostic{d}
-	}
-	if len(newPolicies(o)) == 0 { // POL-14
-		d.Field, d.Reason = "spec.targetRefs", "the policy is for waypoints, and meshlog serves none"
-		d.Effect = "what it forbids is allowed"
-		return []problem.Diagnostic{d}
-	}
-	d.Advice += ", or say unenforced: allow in the MeshPolicy to let requests through routers"
-	d.Effect = "routers that it selects answer every request with 403 and close TCP connections; at other workloads what it forbids is allowed"
-	return []problem.Diagnostic{d}
+// authorizes reports whether one of the policies is an AuthorizationPolicy.
+func authorizes(policies []*policy) bool {
+	return slices.ContainsFunc(policies, func(p *policy) bool { return p.Key.Kind == authorizationKind })
 }
 
-// strict reports whether a PeerAuthentication demands TLS somewhere.
-func strict(m *security.PeerAuthentication) bool {
-	modes := []*security.PeerAuthentication_MutualTLS{m.GetMtls()}
-	for _, port := range m.GetPortLevelMtls() {
-		modes = append(modes, port)
+// Policies returns the AuthorizationPolicies and RequestAuthentications of a selector in
+// ECDSClass.Selected, sorted by their keys. The message of one that was
+// never good is a registry.v1.Closed, that of a dry run a kind.DryRun (AZ-8).
+func (r *Reader) Policies(selector string) []*world.Object {
+	r.note(Input{Kind: InputPolicies, A: selector})
+	policies := r.pc.policies.bySelector.Get(selectsOf(selector))
+	all := make([]*world.Object, len(policies))
+	for i, p := range policies {
+		all[i] = p.Object
 	}
-	return slices.ContainsFunc(modes, func(m *security.PeerAuthentication_MutualTLS) bool {
-		return m.GetMode() == security.PeerAuthentication_MutualTLS_STRICT
-	})
+	return all
+}
+
+// unenforced reports a policy that no proxy enforces (POL-14).
+func unenforced(o *world.Object) []problem.Diagnostic {
+	if len(newPolicies(o)) > 0 {
+		return nil
+	}
+	return []problem.Diagnostic{{
+		Severity: problem.Error, Code: problem.Unenforced, Key: o.Key, Field: "spec.targetRefs",
+		Reason: "the policy is for waypoints, and meshlog serves none", Advice: "protect the workloads by a policy with a selector",
+		Effect: "what it forbids is allowed",
+	}}
 }

@@ -9,16 +9,15 @@ import (
 	typev1beta1 "istio.io/api/type/v1beta1"
 
 	"meshlog.dev/proto/ident"
-	configv1 "meshlog.dev/proto/meshlog/config/v1"
 	registryv1 "meshlog.dev/proto/meshlog/registry/v1"
 	"meshlog.dev/services/mesh/index"
 	. "meshlog.dev/services/mesh/meshtest"
 	"meshlog.dev/services/mesh/proxy"
 )
 
-// A policy about requests that no proxy enforces denies everything at the routers that
-// it selects, and at no other proxy (POL-15, AZ-10).
-func TestPoliciesDeny(t *testing.T) {
+// A policy is for the routers that it selects, and an AuthorizationPolicy also for their
+// connections (AZ-10, POL-3).
+func TestPoliciesOfRouters(t *testing.T) {
 	policy := func(namespace string, p *security.AuthorizationPolicy) Change {
 		return Object("AuthorizationPolicy", namespace, "p", p)
 	}
@@ -28,28 +27,27 @@ func TestPoliciesDeny(t *testing.T) {
 	target := func(kind, name string) *security.AuthorizationPolicy {
 		return &security.AuthorizationPolicy{TargetRefs: []*typev1beta1.PolicyTargetReference{{Kind: kind, Name: name}}}
 	}
-	allow := Object("MeshPolicy", "", "default", &configv1.MeshPolicy{Unenforced: "allow"})
+	const nobody, requests, both = 0, 1, 2
 	for name, test := range map[string]struct {
 		objects []Change
-		want    bool
+		want    int
 	}{
-		"no policy":                 {nil, false},
-		"of the namespace":          {[]Change{policy("edge", &security.AuthorizationPolicy{})}, true},
-		"of another namespace":      {[]Change{policy("shop", &security.AuthorizationPolicy{})}, false},
-		"of the root namespace":     {[]Change{policy("istio-system", &security.AuthorizationPolicy{})}, true},
-		"by labels":                 {[]Change{policy("edge", &security.AuthorizationPolicy{Selector: labels("edge")})}, true},
-		"by labels of the root":     {[]Change{policy("istio-system", &security.AuthorizationPolicy{Selector: labels("edge")})}, true},
-		"by other labels":           {[]Change{policy("edge", &security.AuthorizationPolicy{Selector: labels("other")})}, false},
-		"by Gateway":                {[]Change{policy("edge", target("Gateway", "gw"))}, true},
-		"by another Gateway":        {[]Change{policy("edge", target("Gateway", "other"))}, false},
-		"by Service (POL-14)":       {[]Change{policy("edge", target("Service", "gw"))}, false},
-		"by an unknown kind":        {[]Change{policy("edge", target("Thing", "gw"))}, true},
-		"of tokens":                 {[]Change{Object("RequestAuthentication", "edge", "p", &security.RequestAuthentication{})}, true},
-		"of peers":                  {[]Change{Object("PeerAuthentication", "edge", "p", &security.PeerAuthentication{})}, false},
-		"never good":                {[]Change{Object("AuthorizationPolicy", "edge", "p", &registryv1.Closed{MatchLabels: map[string]string{"app": "edge"}})}, true},
-		"never good, other targets": {[]Change{Object("AuthorizationPolicy", "edge", "p", &registryv1.Closed{Targets: []*registryv1.Closed_Target{{Kind: "Gateway", Name: "x"}}})}, false},
-		"never good, of peers":      {[]Change{Object("PeerAuthentication", "edge", "p", &registryv1.Closed{})}, false},
-		"unless it is allowed":      {[]Change{policy("edge", &security.AuthorizationPolicy{}), allow}, false},
+		"no policy":                 {nil, nobody},
+		"of the namespace":          {[]Change{policy("edge", &security.AuthorizationPolicy{})}, both},
+		"of another namespace":      {[]Change{policy("shop", &security.AuthorizationPolicy{})}, nobody},
+		"of the root namespace":     {[]Change{policy("istio-system", &security.AuthorizationPolicy{})}, both},
+		"by labels":                 {[]Change{policy("edge", &security.AuthorizationPolicy{Selector: labels("edge")})}, both},
+		"by labels of the root":     {[]Change{policy("istio-system", &security.AuthorizationPolicy{Selector: labels("edge")})}, both},
+		"by other labels":           {[]Change{policy("edge", &security.AuthorizationPolicy{Selector: labels("other")})}, nobody},
+		"by Gateway":                {[]Change{policy("edge", target("Gateway", "gw"))}, both},
+		"by another Gateway":        {[]Change{policy("edge", target("Gateway", "other"))}, nobody},
+		"by Service (POL-14)":       {[]Change{policy("edge", target("Service", "gw"))}, nobody},
+		"by an unknown kind":        {[]Change{policy("edge", target("Thing", "gw"))}, both},
+		"of tokens":                 {[]Change{Object("RequestAuthentication", "edge", "p", &security.RequestAuthentication{})}, requests},
+		"of peers":                  {[]Change{Object("PeerAuthentication", "edge", "p", &security.PeerAuthentication{})}, nobody},
+		"never good":                {[]Change{Object("AuthorizationPolicy", "edge", "p", &registryv1.Closed{MatchLabels: map[string]string{"app": "edge"}})}, both},
+		"never good, other targets": {[]Change{Object("AuthorizationPolicy", "edge", "p", &registryv1.Closed{Targets: []*registryv1.Closed_Target{{Kind: "Gateway", Name: "x"}}})}, nobody},
+		"never good, of peers":      {[]Change{Object("PeerAuthentication", "edge", "p", &registryv1.Closed{})}, nobody},
 	} {
 		t.Run(name, func(t *testing.T) {
 			gateway := Object("Gateway", "edge", "gw", &networking.Gateway{Selector: map[string]string{"app": "edge"}})
@@ -63,22 +61,67 @@ func TestPoliciesDeny(t *testing.T) {
 				"app": "edge", "gateway.networking.k8s.io/gateway-name": "gw",
 			}}
 			c := index.Classify(pc, router)
-			if c.LDS.Denied != test.want || c.RDS.Denied != test.want {
-				t.Errorf("denied: LDS %v, RDS %v, want %v", c.LDS.Denied, c.RDS.Denied, test.want)
+			if got := c.ECDS.Selected != ""; got != (test.want != nobody) {
+				t.Errorf("the policy is for requests: %v, want %v", got, !got)
 			}
-			if test.want && before.SameClasses(pc) {
+			if got := c.LDS.Policies != ""; got != (test.want == both) {
+				t.Errorf("the policy is for connections: %v, want %v", got, !got)
+			}
+			if test.want != nobody && before.SameClasses(pc) {
 				t.Error("no proxy is classified again")
 			}
-			if c.SDS = (index.SDSClass{}); !slices.ContainsFunc(pc.Classes(), func(o index.ProxyClass) bool { o.SDS = c.SDS; return o == c }) {
-				t.Errorf("the gate does not check the class %s", c)
-			}
-			if c := index.Classify(pc, &proxy.Proxy{Type: proxy.Sidecar, Namespace: "edge"}); c.LDS.Denied || c.RDS.Denied {
-				t.Error("a sidecar's calls are denied")
+			for _, typ := range []ident.ResourceType{ident.ECDS, ident.LDS, ident.RDS} {
+				same := func(o index.ProxyClass) bool {
+					o.ECDS.Namespace = c.ECDS.Namespace // policies of the root are checked there
+					return o.Only(typ) == c.Only(typ)
+				}
+				if typ == ident.LDS && c.LDS.Policies != "" { // the filters are the same at sidecars
+					same = func(o index.ProxyClass) bool { return o.LDS.Policies == c.LDS.Policies && o.LDS.Inbound != "" }
+				}
+				if !slices.ContainsFunc(pc.Classes(), same) {
+					t.Errorf("the gate does not check %s of the class %s", typ, c)
+				}
 			}
 			back, _ := pc.Next(World(t, gateway), keys)
-			if c := index.Classify(back, router); c.LDS.Denied {
-				t.Error("it is denied after the policy is gone")
+			if c := index.Classify(back, router); c.ECDS.Selected != "" || c.LDS.Policies != "" {
+				t.Error("the router has the policy after it is gone")
 			}
 		})
+	}
+}
+
+// A class has the selectors of the policies that matched, never labels, and gRPC clients
+// have none. A change of a policy changes one input and no class.
+func TestPoliciesOfClass(t *testing.T) {
+	policy := func(namespace string, action security.AuthorizationPolicy_Action, app string) Change {
+		p := &security.AuthorizationPolicy{Action: action}
+		if app != "" {
+			p.Selector = &typev1beta1.WorkloadSelector{MatchLabels: map[string]string{"app": app}}
+		}
+		return Object("AuthorizationPolicy", namespace, "p"+app, p)
+	}
+	deny := security.AuthorizationPolicy_DENY
+	gateway := Object("Gateway", "c", "gw", &networking.Gateway{Selector: map[string]string{"app": "edge"}})
+	pc := PushContext(t, policy("a", deny, "x"), policy("istio-system", deny, ""), policy("b", deny, "x"), gateway)
+	for _, test := range []struct {
+		name string
+		of   proxy.Proxy
+		want index.ECDSClass
+	}{
+		{"sidecar", proxy.Proxy{Type: proxy.Sidecar, Namespace: "a", Labels: map[string]string{"app": "x", "version": "1"}},
+			index.ECDSClass{Client: index.ClientSidecar, Namespace: "a", Selected: "a/app=\"x\"\nistio-system/*"}},
+		{"router without Gateways", proxy.Proxy{Type: proxy.Router, Namespace: "c", Labels: map[string]string{"app": "x"}}, index.ECDSClass{}},
+		{"router of another namespace", proxy.Proxy{Type: proxy.Router, Namespace: "c", Labels: map[string]string{"app": "edge"}},
+			index.ECDSClass{Client: index.ClientRouter, Namespace: "c", Selected: "istio-system/*"}},
+		{"gRPC client", proxy.Proxy{Type: proxy.Sidecar, GRPC: true, Namespace: "a"}, index.ECDSClass{}},
+	} {
+		if got := index.Classify(pc, &test.of).ECDS; got != test.want {
+			t.Errorf("%s: the class is %+v, want %+v", test.name, got, test.want)
+		}
+	}
+	changed := policy("a", security.AuthorizationPolicy_ALLOW, "x")
+	next, inputs := pc.Next(World(t, changed, policy("istio-system", deny, ""), policy("b", deny, "x"), gateway), []ident.Key{changed.Key()})
+	if want := []index.Input{{Kind: index.InputPolicies, A: "a/app=\"x\""}}; !slices.Equal(inputs, want) || !next.SameClasses(pc) {
+		t.Errorf("the change changes the inputs %v, want %v; same classes: %v", inputs, want, next.SameClasses(pc))
 	}
 }

@@ -32,6 +32,7 @@ type PushContext struct {
 	rules           ruleIndex
 	gateways        gatewayIndex
 	policies        policyIndex
+	peers           peerIndex
 	networks        networkIndex
 	problems        table.Table[about, []problem.Diagnostic]
 }
@@ -40,7 +41,7 @@ type PushContext struct {
 var indexedKinds = []string{
 	resourceKind, world.ServiceKind, serviceEntryKind, world.EndpointsKind, workloadEntryKind, world.WorkloadKind,
 	virtualServiceKind, destinationRuleKind, gatewayKind, authorizationKind, requestsKind, peersKind, world.NodeKind, world.NamespaceKind, meshNetworksKind,
-	secretKind, configMapKind, trustBundleKind,
+	secretKind, configMapKind, trustBundleKind, jwksKind,
 }
 
 // NewPushContext indexes the whole world.
@@ -82,7 +83,7 @@ func settingsOf(w *world.World) *settings {
 		priority: p.SourcePriority, domainSuffix: p.DomainSuffix, rootNamespace: m.GetRootNamespace(),
 		serviceExport: m.GetDefaultServiceExportTo(), virtualExport: m.GetDefaultVirtualServiceExportTo(),
 		ruleExport: m.GetDefaultDestinationRuleExportTo(), clusterLocal: clusterLocalOf(m, p.DomainSuffix),
-		rawResources: raw, allowUnenforced: p.AllowUnenforced,
+		rawResources: raw, maxConnection: p.MaxConnectionDuration,
 		trustDomains: append([]string{cmp.Or(m.GetTrustDomain(), defaultTrustDomain)}, m.GetTrustDomainAliases()...),
 	}
 }
@@ -121,9 +122,15 @@ func (pc *PushContext) next(w *world.World, changed []ident.Key) (*PushContext, 
 	next.endpoints = pc.endpoints.next(t, w, changes, &next.services, &next.networks, moved)
 	next.virtualServices = pc.virtualServices.next(t, w, changes[virtualServiceKind])
 	next.rules = pc.rules.next(t, changes[destinationRuleKind], &next.services, hosts)
+	if next.mutual() != pc.mutual() {
+		t.changed(Input{Kind: InputMutualTLS})
+		t.reclassify(true)
+	}
 	next.gateways = pc.gateways.next(t, changes[gatewayKind])
-	next.policies = pc.policies.next(t, slices.Concat(changes[authorizationKind], changes[requestsKind], changes[peersKind]))
+	next.policies = pc.policies.next(t, slices.Concat(changes[authorizationKind], changes[requestsKind]))
+	next.peers = pc.peers.next(t, changes[peersKind])
 	t.credentials(changes)
+	t.tokenKeys(w, changes)
 	next.problems = t.problems.Table
 	if t.other || !pc.world.SameQuarantinedClients(w) {
 		next.classes = new(byte)

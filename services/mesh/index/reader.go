@@ -55,12 +55,29 @@ const (
 	// InputWorkloads: the Pods and WorkloadEntries of namespace A with service
 	// account B. Generation does not read them; Locate does.
 	InputWorkloads
-	// InputSecret, InputConfigMap and InputTrustBundle: the object A/B of that kind.
+	// InputSecret, InputConfigMap, InputTrustBundle and InputJwks: the object A/B of that
+	// kind.
 	InputSecret
 	InputConfigMap
 	InputTrustBundle
+	InputJwks
 	// InputCredentialRules: which merged DestinationRules name credentials.
 	InputCredentialRules
+	// InputPeers: the PeerAuthentications of namespace A.
+	InputPeers
+	// InputTargets: which services the workload with address B of namespace A serves;
+	// B is empty: those found by labels. Generation does not read it; Classify does.
+	InputTargets
+	// InputPolicies: the policies of the selector A, with their content.
+	InputPolicies
+	// InputHost: the services of host A in all namespaces, without their endpoints.
+	InputHost
+	// InputIdentities: the service accounts behind service B of namespace A, and whether
+	// one of its endpoints speaks mutual TLS.
+	InputIdentities
+	// InputMutualTLS: whether an endpoint of any service speaks mutual TLS, or a
+	// DestinationRule demands it.
+	InputMutualTLS
 )
 
 // Compare orders inputs.
@@ -175,6 +192,13 @@ func (r *Reader) DestinationRule(id RuleID) (*networking.DestinationRule, []iden
 	return r.pc.rules.rule(id)
 }
 
+// MaxConnectionDuration returns how long a client's connection to a server with TLS may
+// last; 0: for ever (KEY-12).
+func (r *Reader) MaxConnectionDuration() time.Duration {
+	r.note(Input{Kind: InputMesh})
+	return r.pc.settings.maxConnection
+}
+
 // Gateway is a Gateway of networking.istio.io.
 type Gateway struct {
 	Key     ident.Key
@@ -193,6 +217,12 @@ func (r *Reader) Gateways(selector string) []*Gateway {
 func (r *Reader) Mesh() *meshconfig.MeshConfig {
 	r.note(Input{Kind: InputMesh})
 	return r.pc.mesh
+}
+
+// TrustDomains returns the trust domains of the mesh: its own, then the aliases.
+func (r *Reader) TrustDomains() []string {
+	r.note(Input{Kind: InputMesh})
+	return r.pc.settings.trustDomains
 }
 
 // DomainSuffix returns the suffix of Kubernetes hosts, such as cluster.local.

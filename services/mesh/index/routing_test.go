@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/protobuf/testing/protocmp"
+	"google.golang.org/protobuf/types/known/structpb"
 	networking "istio.io/api/networking/v1alpha3"
 	typev1beta1 "istio.io/api/type/v1beta1"
 
@@ -133,6 +134,7 @@ func TestContentChangeNamesOneInput(t *testing.T) {
 			[]index.Input{
 				{Kind: index.InputServices}, {Kind: index.InputService, A: "ns001", B: "svc1.ns001.svc.cluster.local"},
 				{Kind: index.InputEndpoints, A: "ns001", B: "svc1.ns001.svc.cluster.local"},
+				{Kind: index.InputHost, A: "svc1.ns001.svc.cluster.local"},
 			},
 		},
 		"one more host of a VirtualService": {
@@ -147,11 +149,17 @@ func TestContentChangeNamesOneInput(t *testing.T) {
 				t.Fatal(err)
 			}
 			_, got := pc.Next(next, keys)
+			got = withoutTargets(got)
 			if diff := cmp.Diff(test.want, got); diff != "" && len(test.want)+len(got) > 0 {
 				t.Errorf("-want +got:\n%s", diff)
 			}
 		})
 	}
+}
+
+// withoutTargets leaves out the inputs that only Classify reads.
+func withoutTargets(all []index.Input) []index.Input {
+	return slices.DeleteFunc(all, func(in index.Input) bool { return in.Kind == index.InputTargets })
 }
 
 func ruleIn(namespace, name, host string, exportTo ...string) Change {
@@ -385,9 +393,30 @@ func TestClasses(t *testing.T) {
 	}
 	want := []string{
 		"router", "sidecar", "gRPC", "sidecar a", "router b", "sidecar b", "gRPC b", `router; istio="edge"`, `router b; istio="edge"`,
-		`sidecar; namespace "c"`,
+		`sidecar; namespace "c"`, "sidecar", // of a workload with ports of all kinds
+		"router", // names of agents, and nothing else
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+// The gate generates the names of agents in every scope that an agent can have (NDS-1).
+func TestGateChecksNames(t *testing.T) {
+	entry := Object("ServiceEntry", "b", "private", &networking.ServiceEntry{
+		Hosts: []string{"private.example"}, ExportTo: []string{"."}, Ports: []*networking.ServicePort{{Number: 80, Name: "http"}},
+		Resolution: networking.ServiceEntry_STATIC, Addresses: []string{"240.0.0.1"},
+	})
+	pc := PushContext(t, Service("a", "x", "80"), entry)
+	checked := map[index.ProxyClass]bool{}
+	for _, c := range pc.Classes() {
+		checked[c.Only(ident.NDS)] = true
+	}
+	metadata := &structpb.Struct{Fields: map[string]*structpb.Value{proxy.NamesField: structpb.NewStringValue("true")}}
+	for _, namespace := range []string{"a", "b"} {
+		c := index.Classify(pc, &proxy.Proxy{Type: proxy.Sidecar, Namespace: namespace, Metadata: metadata})
+		if only := c.Only(ident.NDS); !only.NDS.Names || !checked[only] {
+			t.Errorf("the gate does not check the names of agents in namespace %s: %+v", namespace, only.NDS)
+		}
 	}
 }

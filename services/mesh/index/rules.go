@@ -30,6 +30,7 @@ type ruleIndex struct {
 	selecting table.Groups[string, *rule]          // by namespace: the rules that select workloads
 	// credentials are those of merged that name a credential.
 	credentials table.Table[ruleHost, []RuleID]
+	mutual      int    // rules with TLS mode ISTIO_MUTUAL
 	root        string // the root namespace
 }
 
@@ -214,6 +215,7 @@ type ruleEdit struct {
 	from      ruleIndex
 	byHost    *table.GroupsEdit[ruleHost, *rule]
 	selecting *table.GroupsEdit[string, *rule]
+	mutual    int // how many more rules have mode ISTIO_MUTUAL
 }
 
 // next returns the index after changes of DestinationRules, with the new services
@@ -239,11 +241,31 @@ func (e *ruleEdit) change(c change) {
 		if r.selector != "" {
 			e.selecting.Keep(r.Namespace, r, after)
 		}
+		switch {
+		case !isMutual(m):
+		case after:
+			e.mutual++
+		default:
+			e.mutual--
+		}
 	}
+}
+
+// isMutual reports whether a rule has mode ISTIO_MUTUAL somewhere.
+func isMutual(m *networking.DestinationRule) bool {
+	in := func(tls *networking.ClientTLSSettings) bool {
+		return tls.GetMode() == networking.ClientTLSSettings_ISTIO_MUTUAL
+	}
+	policy := func(p *networking.TrafficPolicy) bool {
+		return in(p.GetTls()) || slices.ContainsFunc(p.GetPortLevelSettings(), func(p *networking.TrafficPolicy_PortTrafficPolicy) bool { return in(p.GetTls()) })
+	}
+	return policy(m.GetTrafficPolicy()) ||
+		slices.ContainsFunc(m.GetSubsets(), func(s *networking.Subset) bool { return policy(s.GetTrafficPolicy()) })
 }
 
 func (e *ruleEdit) done(services *serviceIndex, hosts map[string]struct{}) ruleIndex {
 	x := e.from
+	x.mutual += e.mutual
 	touched := make(map[ruleHost]struct{}) // whose reach may differ
 	for host := range hosts {
 		for _, ns := range x.exact.Get(host) {

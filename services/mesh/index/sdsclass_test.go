@@ -12,7 +12,7 @@ import (
 )
 
 // Only a router that has shown an identity of the mesh is served the secrets of its
-// Gateways (SDS-4).
+// Gateways (SDS-4). The roots are for all Envoys that have: agents ask for them (CA-10).
 func TestSecretsOfClass(t *testing.T) {
 	gateway := Object("Gateway", "edge", "gw", &networking.Gateway{Selector: map[string]string{"app": "edge"}})
 	mesh := Object("MeshConfig", "", "default", &meshconfig.MeshConfig{TrustDomain: "td1", TrustDomainAliases: []string{"old"}})
@@ -24,20 +24,21 @@ func TestSecretsOfClass(t *testing.T) {
 		name   string
 		change func(*proxy.Proxy)
 		want   bool
+		roots  bool
 	}{
-		{"of the mesh", func(p *proxy.Proxy) { p.Identity = identity("td1") }, true},
-		{"of an alias", func(p *proxy.Proxy) { p.Identity = identity("old") }, true},
-		{"none", func(*proxy.Proxy) {}, false},
-		{"of another trust domain", func(p *proxy.Proxy) { p.Identity = identity("cluster.local") }, false},
-		{"a sidecar", func(p *proxy.Proxy) { p.Identity, p.Type = identity("td1"), proxy.Sidecar }, false},
-		{"a gRPC client", func(p *proxy.Proxy) { p.Identity, p.GRPC = identity("td1"), true }, false},
-		{"without the Gateway's labels", func(p *proxy.Proxy) { p.Identity, p.Labels = identity("td1"), nil }, false},
+		{"of the mesh", func(p *proxy.Proxy) { p.Identity = identity("td1") }, true, true},
+		{"of an alias", func(p *proxy.Proxy) { p.Identity = identity("old") }, true, true},
+		{"none", func(*proxy.Proxy) {}, false, false},
+		{"of another trust domain", func(p *proxy.Proxy) { p.Identity = identity("cluster.local") }, false, false},
+		{"a sidecar", func(p *proxy.Proxy) { p.Identity, p.Type = identity("td1"), proxy.Sidecar }, false, true},
+		{"a gRPC client", func(p *proxy.Proxy) { p.Identity, p.GRPC = identity("td1"), true }, false, false},
+		{"without the Gateway's labels", func(p *proxy.Proxy) { p.Identity, p.Labels = identity("td1"), nil }, false, true},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			p := router
 			test.change(&p)
 			pc := PushContext(t, gateway, mesh)
-			if got := index.Classify(pc, &p).SDS; (got.Gateways != "") != test.want {
+			if got := index.Classify(pc, &p).SDS; (got.Gateways != "") != test.want || got.Roots != test.roots {
 				t.Errorf("the class of its secrets is %+v", got)
 			}
 		})

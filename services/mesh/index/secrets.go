@@ -16,11 +16,12 @@ const (
 	secretKind      = "Secret"
 	configMapKind   = "ConfigMap"
 	trustBundleKind = "TrustBundle"
+	jwksKind        = "Jwks" // of token issuers
 )
 
 // credentialInputs are the inputs of the kinds of credentials. The world itself is
 // their index: each is read by its name.
-var credentialInputs = map[string]InputKind{secretKind: InputSecret, configMapKind: InputConfigMap, trustBundleKind: InputTrustBundle}
+var credentialInputs = map[string]InputKind{secretKind: InputSecret, configMapKind: InputConfigMap, trustBundleKind: InputTrustBundle, jwksKind: InputJwks}
 
 // credentials records the changes of objects that hold credentials.
 func (t *transition) credentials(changes map[string][]change) {
@@ -68,6 +69,12 @@ func (r *Reader) TrustBundle() (*registryv1.TrustBundle, string) {
 	}
 	b, _ := o.Message.(*registryv1.TrustBundle)
 	return b, domain
+}
+
+// TrustBundle returns the trust bundle of the mesh; nil: there is none.
+func (pc *PushContext) TrustBundle() *registryv1.TrustBundle {
+	b, _ := pc.Read().TrustBundle()
+	return b
 }
 
 func (r *Reader) credential(kind, namespace, name string) *world.Object {

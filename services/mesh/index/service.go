@@ -178,6 +178,10 @@ type Endpoint struct {
 	Node       string
 	// MutualTLS: it speaks Istio's mutual TLS.
 	MutualTLS bool
+	// ServiceAccount of its workload, in the workload's namespace; empty: unknown.
+	ServiceAccount string
+	// Hostname is its name within a headless service; empty: none.
+	Hostname string
 	// WorkloadNamespace and Workload name its Pod or WorkloadEntry, for people.
 	WorkloadNamespace, Workload string
 }

@@ -197,6 +197,7 @@ func (e *serviceEdit) doneHosts(x *serviceIndex) {
 		homes.Add(1, is.homes(e.domainSuffix)...)
 		views.Keep(host, is, len(is.services) > 0)
 		e.problem(about{"view", "", host}, e.viewProblems(is))
+		e.changed(Input{Kind: InputHost, A: host})
 	}
 	x.views = views.Table
 	var moved []string

@@ -84,6 +84,15 @@ type ServiceView struct {
 	Family          Family
 }
 
+// Reaches reports whether a proxy calls an endpoint directly: it sees it, and no gateway is
+// between them.
+func (v ServiceView) Reaches(e *Endpoint) bool {
+	in := func(lines string) bool {
+		return lines != "" && e.Network != "" && slices.Contains(strings.Split(lines, "\n"), e.Network)
+	}
+	return e.Address != "" && (v.Cluster == "" || !e.Kubernetes || e.ClusterID == v.Cluster) && !in(v.Hidden) && !in(v.Through)
+}
+
 // Views are the ServiceViews of a class.
 type Views struct {
 	of       EndpointView

@@ -27,9 +27,9 @@ type targeting interface {
 // Closed returns what is served in place of a value of this kind that is not good, if
 // no value of its object ever was: for a kind that fails closed a registry.v1.Closed
 // that selects what v selects (POL-15). If that cannot be read, it selects the whole
-// namespace. For other kinds ok is false: nothing is served.
+// namespace. For other kinds, and for a dry run, ok is false: nothing is served.
 func (k *Kind) Closed(v ident.Value) (closed ident.Value, ok bool) {
-	if !k.Security {
+	if !k.Security || k.isDryRun(v) {
 		return ident.Value{}, false
 	}
 	out := &registryv1.Closed{}
@@ -59,22 +59,32 @@ func Targets(m proto.Message) []*typev1beta1.PolicyTargetReference {
 	return all
 }
 
-// selection reads what v selects, even if other fields of v cannot be read.
-func (k *Kind) selection(v ident.Value) (selecting, bool) {
-	if m, err := k.Decode(v.Type, v.Bytes); err == nil {
-		s, ok := m.(selecting)
-		return s, ok
-	}
+// source reads the object that a watcher could not decode, as far as it can be read; the
+// spec is nil if it cannot.
+func source(v ident.Value) (manifest.Metadata, map[string]json.RawMessage) {
 	var u registryv1.Undecoded
 	if v.Type != ident.Undecoded || proto.Unmarshal(v.Bytes, &u) != nil {
-		return nil, false
+		return manifest.Metadata{}, nil
 	}
 	documents := manifest.Parse(u.GetData()) // JSON is YAML
 	if len(documents) != 1 || documents[0].Err != nil {
-		return nil, false
+		return manifest.Metadata{}, nil
 	}
 	var spec map[string]json.RawMessage
 	if json.Unmarshal(documents[0].Spec, &spec) != nil {
+		return manifest.Metadata{}, nil
+	}
+	return documents[0].Metadata, spec
+}
+
+// selection reads what v selects, even if other fields of v cannot be read.
+func (k *Kind) selection(v ident.Value) (selecting, bool) {
+	if m, err := k.Decode(v.Type, v.Bytes); err == nil {
+		s, ok := selectionOf(m).(selecting)
+		return s, ok
+	}
+	_, spec := source(v)
+	if spec == nil {
 		return nil, false
 	}
 	only := map[string]json.RawMessage{}

@@ -32,6 +32,11 @@ func (k *Kind) Decode(typeURL string, b []byte) (proto.Message, error) {
 	case k.TypeURL:
 		m = k.new()
 	case ident.Undecoded:
+	case ident.DryRun:
+		if k.Name != "AuthorizationPolicy" {
+			return nil, undecoded("", fmt.Sprintf("a %s has no dry run", k.Name))
+		}
+		return k.decodeDryRun(b)
 	case ident.Closed:
 		if !k.Security {
 			return nil, undecoded("", fmt.Sprintf("a %s does not fail closed", k.Name))

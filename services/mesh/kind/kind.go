@@ -127,6 +127,9 @@ func (k *Kind) Validate(namespace string, m proto.Message) []problem.Diagnostic 
 	if _, closed := m.(*registryv1.Closed); closed || k.validate == nil {
 		return nil
 	}
+	if d, is := m.(*DryRun); is {
+		return append(k.Validate(namespace, d.Inner), d.problem())
+	}
 	problems := k.validate(m)
 	if twice, is := validate.OwnNamespaceTwice(namespace, m); is {
 		return slices.Insert(problems, 0, twice)

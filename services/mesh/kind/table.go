@@ -89,11 +89,17 @@ var table = []*Kind{
 	of[networking.EnvoyFilter](Kind{Group: networkingGroup, Versions: []string{"v1alpha3"}, Namespaced: true}),
 	of[networkingbeta.ProxyConfig](Kind{Group: networkingGroup, Versions: []string{"v1beta1"}, Namespaced: true}),
 	of[security.AuthorizationPolicy](Kind{
-		Group: securityGroup, Versions: securityAll, Namespaced: true, Security: true,
+		Group: securityGroup, Versions: securityAll, Namespaced: true, Security: true, Meaning: Served,
 		validate: validate.AuthorizationPolicy,
 	}),
-	of[security.PeerAuthentication](Kind{Group: securityGroup, Versions: securityAll, Namespaced: true, Security: true}),
-	of[security.RequestAuthentication](Kind{Group: securityGroup, Versions: securityAll, Namespaced: true, Security: true}),
+	of[security.PeerAuthentication](Kind{
+		Group: securityGroup, Versions: securityAll, Namespaced: true, Security: true, Meaning: Served,
+		validate: validate.PeerAuthentication,
+	}),
+	of[security.RequestAuthentication](Kind{
+		Group: securityGroup, Versions: securityAll, Namespaced: true, Security: true, Meaning: Served,
+		validate: validate.RequestAuthentication,
+	}),
 	of[telemetry.Telemetry](Kind{Group: telemetryGroup, Versions: []string{"v1", "v1alpha1"}, Namespaced: true}),
 	of[extensions.WasmPlugin](Kind{Group: extensionsGroup, Versions: []string{"v1alpha1"}, Namespaced: true}),
 	of[extensions.TrafficExtension](Kind{Group: extensionsGroup, Versions: []string{"v1alpha1"}, Namespaced: true}),

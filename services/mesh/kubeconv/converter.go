@@ -93,7 +93,7 @@ func encoded(k *kind.Kind, m proto.Message) (ident.Value, error) {
 	case keymaterial.In(b) != "":
 		return ident.Value{}, &problem.Diagnostic{Reason: "holds a private key, and every reader of the log would see it; put it into a Secret"}
 	}
-	return ident.Value{Type: k.TypeURL, Bytes: b}, nil
+	return ident.Value{Type: k.TypeOf(m), Bytes: b}, nil
 }
 
 func undecoded(data []byte, mediaType string, why error) ident.Value {

@@ -291,3 +291,17 @@ status: {phase: Active}
 	wantText(t, m, `api_version: "v1" kind: "Namespace"
 json: "{\"metadata\":{\"annotations\":{\"topology.istio.io/controlPlaneClusters\":\"*\"},\"labels\":{\"istio.io/rev\":\"stable\",\"topology.istio.io/network\":\"net1\"}}}"`)
 }
+
+// NDS-1: an endpoint keeps its hostname, which is a name below that of its Service.
+func TestHostname(t *testing.T) {
+	s := new(kubeconv.Keeper).Slice(read[discoveryv1.EndpointSlice](t, `
+metadata: {name: db-1, namespace: shop, labels: {kubernetes.io/service-name: db}}
+addressType: IPv4
+ports: [{port: 5432}]
+endpoints: [{addresses: [10.1.0.1], hostname: db-0}, {addresses: [10.1.0.2]}]
+`))
+	e, err := s.Endpoints(nil)
+	if err != nil || e.GetEndpoints()[0].GetHostname() != "db-0" || e.GetEndpoints()[1].GetHostname() != "" {
+		t.Errorf("%v, %v", e, err)
+	}
+}

@@ -33,6 +33,7 @@ type Slice struct {
 
 type sliceEndpoint struct {
 	addresses  []string
+	hostname   string
 	node, zone string
 	pod        string // name of its pod
 	alone      bool   // it has no targetRef
@@ -65,7 +66,7 @@ func (k *Keeper) Slice(s *discoveryv1.EndpointSlice) *Slice {
 			continue
 		}
 		o := sliceEndpoint{
-			addresses: e.Addresses, node: k.text(value(e.NodeName)), zone: k.text(value(e.Zone)),
+			addresses: e.Addresses, hostname: k.text(value(e.Hostname)), node: k.text(value(e.NodeName)), zone: k.text(value(e.Zone)),
 			alone: e.TargetRef == nil, health: health,
 		}
 		if !o.alone && e.TargetRef.Kind == podKind {
@@ -131,7 +132,7 @@ func (s *Slice) Endpoints(in Lookup) (*registryv1.Endpoints, error) {
 }
 
 func (s *Slice) endpoint(e *sliceEndpoint, in Lookup) *registryv1.Endpoint {
-	out := &registryv1.Endpoint{Addresses: e.addresses, Health: e.health, Node: e.node, Workload: e.pod}
+	out := &registryv1.Endpoint{Addresses: e.addresses, Health: e.health, Node: e.node, Workload: e.pod, Hostname: e.hostname}
 	if e.zone != "" {
 		out.Locality = &registryv1.Locality{Zone: e.zone}
 	}

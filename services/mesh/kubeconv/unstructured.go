@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"google.golang.org/protobuf/proto"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"meshlog.dev/services/mesh/kind"
 	"meshlog.dev/services/mesh/kind/validate"
@@ -43,7 +44,8 @@ func FromUnstructured(k *kind.Kind, object map[string]any) (proto.Message, error
 		_, bad := decodeSpec(k, &d)
 		return nil, bad
 	}
-	return m, nil
+	u := unstructured.Unstructured{Object: object}
+	return k.Annotated(m, u.GetAnnotations())
 }
 
 // whole converts an object of a kind without a schema.

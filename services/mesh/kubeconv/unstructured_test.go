@@ -67,9 +67,17 @@ spec: {rules: [{host: web.example.com, http: {paths: [{path: /, pathType: Prefix
 status: {loadBalancer: {ingress: [{ip: 203.0.113.1}]}}
 `
 
+// A dry run (AZ-8).
+const dryRun = `
+apiVersion: security.istio.io/v1
+kind: AuthorizationPolicy
+metadata: {name: p, namespace: prod, annotations: {istio.io/dry-run: "true"}}
+spec: {action: DENY, rules: [{}]}
+`
+
 // TestSameAsFile checks that an object has the same content from an API server and from a file.
 func TestSameAsFile(t *testing.T) {
-	for name, text := range map[string]string{"VirtualService": virtualService, "HTTPRoute": httpRoute, "Ingress": ingress} {
+	for name, text := range map[string]string{"VirtualService": virtualService, "HTTPRoute": httpRoute, "Ingress": ingress, "AuthorizationPolicy": dryRun} {
 		docs := manifest.Parse([]byte(text))
 		o, bad := document.Read(&docs[0])
 		if bad != nil {
@@ -80,7 +88,7 @@ func TestSameAsFile(t *testing.T) {
 			t.Fatal(err)
 		}
 		p := payload(t, &kubeconv.Converter{}, name, unstructured(t, text))
-		if diff := cmp.Diff(string(want), string(p.Bytes)); diff != "" || p.Type != o.Kind.TypeURL {
+		if diff := cmp.Diff(string(want), string(p.Bytes)); diff != "" || p.Type != o.Kind.TypeOf(o.Message) {
 			t.Errorf("%s, a %s (-file +cluster):\n%s", name, p.Type, diff)
 		}
 	}

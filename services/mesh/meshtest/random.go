@@ -157,6 +157,9 @@ func AnyProxy() []*proxy.Proxy {
 				&proxy.Proxy{Type: proxy.Router, Namespace: ns, Labels: labels},
 			)
 		}
+		for _, ip := range []string{"10.1.0.1", "10.2.0.1", "10.4.0.1"} {
+			all = append(all, &proxy.Proxy{ID: "sidecar~" + ip + "~x.a~a.svc.cluster.local", Type: proxy.Sidecar, Namespace: ns, Labels: AnyLabels[1]})
+		}
 	}
 	return append(all, networkProxies()...)
 }

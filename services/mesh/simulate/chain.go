@@ -11,19 +11,34 @@ import (
 	tcpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/tcp_proxy/v3"
 )
 
-const httpInspector = "envoy.filters.listener.http_inspector"
+// The listener filters that say more about a connection.
+const (
+	httpInspector = "envoy.filters.listener.http_inspector"
+	tlsInspector  = "envoy.filters.listener.tls_inspector"
+	originalDst   = "envoy.filters.listener.original_dst"
+)
+
+const (
+	rawBuffer = "raw_buffer"
+	tls       = "tls"
+)
 
 // matchChain finds the filter chain of a connection: by destination port, then
-// by address, the most specific range first, then by application protocol.
+// by address, the most specific range first, then by server name, by transport and by
+// application protocol.
 func matchChain(l *listenerv3.Listener, c Call) *listenerv3.FilterChain {
 	if l.GetApiListener() != nil {
 		return &listenerv3.FilterChain{Filters: []*listenerv3.Filter{{
 			ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: l.GetApiListener().GetApiListener()},
 		}}}
 	}
-	protocol := ""
-	if !c.TCP && slices.ContainsFunc(l.GetListenerFilters(), func(f *listenerv3.ListenerFilter) bool { return f.GetName() == httpInspector }) {
-		protocol = "http/1.1"
+	transport, name := rawBuffer, ""
+	var protocols []string
+	switch {
+	case c.TLS && inspects(l, tlsInspector, c):
+		transport, name, protocols = tls, strings.ToLower(c.ServerName), c.ALPN
+	case !c.TLS && !c.TCP && inspects(l, httpInspector, c):
+		protocols = []string{"http/1.1"}
 	}
 	chains := l.GetFilterChains()
 	chains = best(chains, func(m *listenerv3.FilterChainMatch) int {
@@ -36,21 +51,24 @@ func matchChain(l *listenerv3.Listener, c Call) *listenerv3.FilterChain {
 		return -1
 	})
 	chains = best(chains, func(m *listenerv3.FilterChainMatch) int { return matchRanges(m.GetPrefixRanges(), c.Address) })
+	chains = best(chains, func(m *listenerv3.FilterChainMatch) int { return matchNames(m.GetServerNames(), name) })
 	chains = best(chains, func(m *listenerv3.FilterChainMatch) int {
-		switch {
-		case len(m.GetServerNames()) > 0 || m.GetTransportProtocol() == "tls":
-			return -1 // calls are in the clear
-		case m.GetTransportProtocol() == "raw_buffer":
+		switch m.GetTransportProtocol() {
+		case "":
+			return 0
+		case transport:
 			return 1
 		}
-		return 0
+		return -1
 	})
 	chains = best(chains, func(m *listenerv3.FilterChainMatch) int {
-		switch {
-		case len(m.GetApplicationProtocols()) == 0:
+		if len(m.GetApplicationProtocols()) == 0 {
 			return 0
-		case slices.Contains(m.GetApplicationProtocols(), protocol):
-			return 1
+		}
+		for i, p := range protocols { // the client's order counts
+			if slices.Contains(m.GetApplicationProtocols(), p) {
+				return len(protocols) - i
+			}
 		}
 		return -1
 	})
@@ -58,6 +76,39 @@ func matchChain(l *listenerv3.Listener, c Call) *listenerv3.FilterChain {
 		return chains[0]
 	}
 	return l.GetDefaultFilterChain()
+}
+
+// inspects reports whether a listener has a listener filter that looks at the call.
+func inspects(l *listenerv3.Listener, filter string, c Call) bool {
+	return slices.ContainsFunc(l.GetListenerFilters(), func(f *listenerv3.ListenerFilter) bool {
+		return f.GetName() == filter && (f.GetFilterDisabled() == nil || !disabled(f.GetFilterDisabled(), c))
+	})
+}
+
+// disabled evaluates what mesh/xds generates: ranges of ports.
+func disabled(m *listenerv3.ListenerFilterChainMatchPredicate, c Call) bool {
+	if r := m.GetDestinationPortRange(); r != nil {
+		return int64(r.GetStart()) <= int64(c.Port) && int64(c.Port) < int64(r.GetEnd())
+	}
+	return slices.ContainsFunc(m.GetOrMatch().GetRules(), func(m *listenerv3.ListenerFilterChainMatchPredicate) bool { return disabled(m, c) })
+}
+
+// matchNames returns 0 if there are no server names, and otherwise a rank that is higher
+// for a longer one; -1 if none matches.
+func matchNames(names []string, name string) int {
+	if len(names) == 0 {
+		return 0
+	}
+	most := -1
+	for _, n := range names {
+		switch suffix, wild := strings.CutPrefix(n, "*"); {
+		case n == name:
+			most = max(most, 2*len(n)+1)
+		case wild && name != "" && strings.HasSuffix(name, suffix):
+			most = max(most, 2*len(n))
+		}
+	}
+	return most
 }
 
 // best keeps the chains of the highest rank. A negative rank is no match.
@@ -96,7 +147,8 @@ func matchRanges(ranges []*corev3.CidrRange, a netip.Addr) int {
 }
 
 // filters follows the chain's filters up to the one that handles the call.
-func (p *Proxy) filters(chain *listenerv3.FilterChain, c Call, o *Outcome) {
+func (p *Proxy) filters(chain *listenerv3.FilterChain, c Call, decrypted bool, o *Outcome) {
+	policies := ofConnection(c, decrypted, o)
 	for _, f := range chain.GetFilters() {
 		m, err := f.GetTypedConfig().UnmarshalNew()
 		if err != nil {
@@ -105,21 +157,26 @@ func (p *Proxy) filters(chain *listenerv3.FilterChain, c Call, o *Outcome) {
 		}
 		switch m := m.(type) {
 		case *hcmv3.HttpConnectionManager:
-			if c.TCP {
+			if c.TCP || c.TLS && !decrypted {
 				o.note("not HTTP: Envoy answers 400 and closes the connection")
 				o.Status = 400
 				return
 			}
-			p.http(m, c, o)
+			p.http(m, c, policies, o)
 			return
 		case *tcpv3.TcpProxy:
 			p.tcp(m, o)
 			return
 		default:
-			o.note("cannot simulate filter %s", f.GetName())
+			if !policies.run(f.GetName(), m) {
+				o.note("cannot simulate filter %s", f.GetName())
+			}
+			if policies.ended() {
+				return
+			}
 		}
 	}
-	o.note("no filter takes the connection: Envoy closes it")
+	o.close("no filter takes the connection")
 }
 
 func (p *Proxy) tcp(m *tcpv3.TcpProxy, o *Outcome) {
@@ -130,30 +187,6 @@ func (p *Proxy) tcp(m *tcpv3.TcpProxy, o *Outcome) {
 	for _, w := range m.GetWeightedClusters().GetClusters() {
 		o.To = append(o.To, p.destination(w.GetName(), w.GetWeight()))
 	}
-}
-
-func (p *Proxy) http(m *hcmv3.HttpConnectionManager, c Call, o *Outcome) {
-	routes := m.GetRouteConfig()
-	if name := m.GetRds().GetRouteConfigName(); name != "" {
-		if routes = p.routes[name]; routes == nil {
-			o.note("RouteConfiguration %q is missing", name)
-			o.Status = 404
-			return
-		}
-	}
-	o.RouteConfiguration = routes.GetName()
-	host := strings.ToLower(c.Host)
-	if routes.GetIgnorePortInHostMatching() {
-		host = withoutPort(host)
-	}
-	vh := virtualHost(routes, host)
-	if vh == nil {
-		o.note("no virtual host for %q", c.Host)
-		o.Status = 404
-		return
-	}
-	o.VirtualHost = vh.GetName()
-	p.route(vh, c, o)
 }
 
 // withoutPort returns a host without its port.

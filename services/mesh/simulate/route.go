@@ -9,6 +9,8 @@ import (
 
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
+
+	"meshlog.dev/services/mesh/simulate/rbac"
 )
 
 // virtualHost finds the virtual host for a host: by name, then by the longest
@@ -38,24 +40,6 @@ func domainRank(domain, host string) int {
 		return 2
 	}
 	return 0
-}
-
-// route follows the first route that matches.
-func (p *Proxy) route(vh *routev3.VirtualHost, c Call, o *Outcome) {
-	if vh.GetRequireTls() != routev3.VirtualHost_NONE {
-		o.Status, o.Location = 301, "https://"+c.Host+c.Path
-		return
-	}
-	for _, r := range vh.GetRoutes() {
-		if !matchRoute(r.GetMatch(), c) {
-			continue
-		}
-		o.Route = r.GetName()
-		p.act(r, c, o)
-		return
-	}
-	o.note("no route matches")
-	o.Status = 404
 }
 
 func matchRoute(m *routev3.RouteMatch, c Call) bool {
@@ -97,37 +81,31 @@ func matchRoute(m *routev3.RouteMatch, c Call) bool {
 }
 
 func matchHeader(m *routev3.HeaderMatcher, c Call) bool {
-	value, there := c.header(m.GetName())
-	there = there || m.GetTreatMissingHeaderAsEmpty()
-	var ok bool
-	switch s := m.GetHeaderMatchSpecifier().(type) {
-	case *routev3.HeaderMatcher_PresentMatch:
-		ok = there == s.PresentMatch
-	case *routev3.HeaderMatcher_StringMatch:
-		if !there {
-			return false // a missing header does not match, inverted or not
-		}
-		ok = matchString(s.StringMatch, value)
-	default:
-		ok = there
-	}
-	return ok != m.GetInvertMatch()
+	lines := c.lines(m.GetName())
+	ok, err := rbac.Header(m, strings.Join(lines, ","), len(lines) > 0)
+	return ok && err == nil
 }
 
-func (c Call) header(name string) (string, bool) {
+// lines returns the lines of a header.
+func (c Call) lines(name string) []string {
 	switch name {
 	case ":authority", "host":
-		return c.Host, true
+		return []string{c.Host}
 	case ":method":
-		return c.Method, true
+		return []string{c.Method}
 	case ":path":
-		return c.Path, true
+		return []string{c.Path}
 	case ":scheme":
-		return "http", true
+		if c.TLS {
+			return []string{"https"}
+		}
+		return []string{"http"}
 	}
-	v, ok := c.Headers[strings.ToLower(name)]
-	return v, ok
+	return c.Headers[strings.ToLower(name)]
 }
+
+// has reports whether a request has a header.
+func (c Call) has(name string) bool { return len(c.lines(name)) > 0 }
 
 func matchQuery(m *routev3.QueryParameterMatcher, query url.Values) bool {
 	if !query.Has(m.GetName()) {
@@ -140,30 +118,13 @@ func matchQuery(m *routev3.QueryParameterMatcher, query url.Values) bool {
 }
 
 func matchString(m *matcherv3.StringMatcher, s string) bool {
-	fold := func(s string) string {
-		if m.GetIgnoreCase() {
-			return strings.ToLower(s)
-		}
-		return s
-	}
-	switch p := m.GetMatchPattern().(type) {
-	case *matcherv3.StringMatcher_Exact:
-		return fold(s) == fold(p.Exact)
-	case *matcherv3.StringMatcher_Prefix:
-		return strings.HasPrefix(fold(s), fold(p.Prefix))
-	case *matcherv3.StringMatcher_Suffix:
-		return strings.HasSuffix(fold(s), fold(p.Suffix))
-	case *matcherv3.StringMatcher_Contains:
-		return strings.Contains(fold(s), fold(p.Contains))
-	case *matcherv3.StringMatcher_SafeRegex:
-		return fullMatch(p.SafeRegex.GetRegex(), s)
-	}
-	return false
+	ok, err := rbac.Text(m, s)
+	return ok && err == nil
 }
 
 func fullMatch(expr, s string) bool {
-	re, err := regexp.Compile("^(?:" + expr + ")$")
-	return err == nil && re.MatchString(s)
+	ok, err := rbac.Regex(expr, s)
+	return ok && err == nil
 }
 
 // act follows the action of a route.
@@ -188,7 +149,7 @@ func redirect(m *routev3.RouteMatch, a *routev3.RedirectAction, c Call) (uint32,
 		routev3.RedirectAction_MOVED_PERMANENTLY: 301, routev3.RedirectAction_FOUND: 302, routev3.RedirectAction_SEE_OTHER: 303,
 		routev3.RedirectAction_TEMPORARY_REDIRECT: 307, routev3.RedirectAction_PERMANENT_REDIRECT: 308,
 	}[a.GetResponseCode()]
-	scheme, host, path := "http", cmp.Or(a.GetHostRedirect(), c.Host), c.Path
+	scheme, host, path := c.lines(":scheme")[0], cmp.Or(a.GetHostRedirect(), c.Host), c.Path
 	if a.GetHttpsRedirect() {
 		scheme = "https"
 	}

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
@@ -23,6 +24,7 @@ type Proxy struct {
 	endpoints map[string]*endpointv3.ClusterLoadAssignment
 	listeners []*listenerv3.Listener // sorted by name
 	routes    map[string]*routev3.RouteConfiguration
+	slots     map[string]*anypb.Any // filters that come by ECDS
 }
 
 // NewProxy decodes the resources of a class of proxies.
@@ -31,6 +33,7 @@ func NewProxy(sets [ident.ResourceTypes]*xds.Set) (*Proxy, error) {
 		clusters:  map[string]*clusterv3.Cluster{},
 		endpoints: map[string]*endpointv3.ClusterLoadAssignment{},
 		routes:    map[string]*routev3.RouteConfiguration{},
+		slots:     map[string]*anypb.Any{},
 	}
 	for t, set := range sets {
 		if set == nil {
@@ -59,16 +62,34 @@ func (p *Proxy) add(t ident.ResourceType, r *xds.Resource) error {
 		p.listeners = append(p.listeners, m)
 	case *routev3.RouteConfiguration:
 		p.routes[r.Name] = m
+	case *corev3.TypedExtensionConfig:
+		p.slots[r.Name] = m.GetTypedConfig()
 	}
 	return nil
 }
 
-// Call is a request, or a connection, that a proxy forwards.
+// Call is a request, or a connection, that a proxy gets.
 type Call struct {
+	// Inbound: the call is for the workload of the proxy. Otherwise the proxy forwards it.
+	Inbound bool
 	// Address is the destination of the caller's connection; the zero Addr is an
 	// address that no listener has.
 	Address netip.Addr
 	Port    uint32
+	// From is the address of the caller's end of the connection. With the zero Addr, a
+	// rule that looks at it makes the outcome unknown.
+	From netip.Addr
+
+	// TLS: the connection begins with a handshake. The fields below are of it.
+	TLS        bool
+	ServerName string
+	// ALPN are the protocols that the client offers. If it has an identity and offers
+	// none, they are those that sidecars of the mesh offer.
+	ALPN []string
+	// Identity is the URI of the client's certificate, by a CA that the proxy accepts;
+	// empty: it shows none.
+	Identity string
+
 	// TCP: the proxy cannot see requests in the connection. The fields below are
 	// empty then.
 	TCP    bool
@@ -76,39 +97,56 @@ type Call struct {
 	Method string
 	// Path with query.
 	Path    string
-	Headers map[string]string // by lower-case name
+	Headers map[string][]string // lines by lower-case name
+	Token   *Token              // nil: the request has none
 }
 
 // Outcome is the way of a call. Names are empty if the call did not get that far.
 type Outcome struct {
-	Listener, FilterChain, RouteConfiguration, VirtualHost, Route string
+	Listener           string `json:"listener,omitempty"`
+	FilterChain        string `json:"filterChain,omitempty"`
+	RouteConfiguration string `json:"routeConfiguration,omitempty"`
+	VirtualHost        string `json:"virtualHost,omitempty"`
+	Route              string `json:"route,omitempty"`
+
+	// Decisions are what policies say about the call, in the order of their filters.
+	Decisions []Decision `json:"decisions,omitempty"`
+	// Refused: the last decision ends the call.
+	Refused bool `json:"refused,omitempty"`
+	// Unknown says why the simulation cannot tell whether policies allow the call; empty:
+	// it can. To and Status are empty then.
+	Unknown string `json:"unknown,omitempty"`
 
 	// To are the clusters that the call may go to, in proportion to Weight; empty:
 	// the proxy answers the call itself.
-	To []Destination
+	To []Destination `json:"to,omitempty"`
 	// Status is the proxy's own answer; 0: it closes the connection, or the call
 	// goes to one of To.
-	Status   uint32
-	Location string // of a redirect
-	Body     string
+	Status   uint32 `json:"status,omitempty"`
+	Closed   bool   `json:"closed,omitempty"`   // the proxy closes the connection
+	Location string `json:"location,omitempty"` // of a redirect
+	Body     string `json:"body,omitempty"`
 	// Notes lists what else happens to the call: rewrites, timeouts, retries; and
 	// the features that this package does not know.
-	Notes []string
+	Notes []string `json:"notes,omitempty"`
 }
 
 // Destination is a cluster that a call may go to.
 type Destination struct {
-	Cluster string
-	Weight  uint32
+	Cluster string `json:"cluster"`
+	Weight  uint32 `json:"weight"`
 	// Missing: the cluster does not exist, and Envoy answers 503.
-	Missing bool
+	Missing bool `json:"missing,omitempty"`
 	// Endpoints are "address:port", sorted; unhealthy ones with their status.
-	Endpoints []string
+	Endpoints []string `json:"endpoints,omitempty"`
 }
 
 // Call follows a call.
 func (p *Proxy) Call(c Call) Outcome {
 	var o Outcome
+	if c.TLS && c.Identity != "" && c.ALPN == nil {
+		c.ALPN = meshALPN(c.TCP)
+	}
 	l := p.listener(c)
 	if l == nil {
 		o.note("no listener for port %d", c.Port)
@@ -117,12 +155,27 @@ func (p *Proxy) Call(c Call) Outcome {
 	o.Listener = l.GetName()
 	chain := matchChain(l, c)
 	if chain == nil {
-		o.note("no filter chain matches")
+		o.close("no filter chain matches")
 		return o
 	}
 	o.FilterChain = chain.GetName()
-	p.filters(chain, c, &o)
+	decrypted, refused, err := handshake(chain, c)
+	if err != nil {
+		o.Unknown = err.Error()
+		return o
+	}
+	if refused != "" {
+		o.close("%s", refused)
+		return o
+	}
+	p.filters(chain, c, decrypted, &o)
 	return o
+}
+
+// close ends the call: the proxy closes its connection.
+func (o *Outcome) close(format string, args ...any) {
+	o.Closed = true
+	o.note(format, args...)
 }
 
 func (o *Outcome) note(format string, args ...any) {
@@ -134,6 +187,9 @@ func (o *Outcome) note(format string, args ...any) {
 func (p *Proxy) listener(c Call) *listenerv3.Listener {
 	var wildcard, catchAll *listenerv3.Listener
 	for _, l := range p.listeners {
+		if c.Inbound && l.GetTrafficDirection() != corev3.TrafficDirection_INBOUND {
+			continue
+		}
 		if l.GetAddress() == nil { // of a gRPC client, which asks for it by name
 			if l.GetName() == c.Host {
 				return l
@@ -141,7 +197,7 @@ func (p *Proxy) listener(c Call) *listenerv3.Listener {
 			continue
 		}
 		a := l.GetAddress().GetSocketAddress()
-		if l.GetUseOriginalDst().GetValue() {
+		if l.GetUseOriginalDst().GetValue() || c.Inbound && inspects(l, originalDst, c) {
 			catchAll = l
 			continue
 		}

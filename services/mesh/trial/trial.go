@@ -43,7 +43,7 @@ func Problems(m proto.Message) []problem.Diagnostic {
 	case *networking.Gateway:
 		return refused(worldOfGateway(m), routers, ident.LDS, ident.RDS)
 	case *mesh.MeshConfig:
-		return refused(worldOfMesh(m), append(sidecars, routers...), ident.CDS, ident.EDS, ident.LDS, ident.RDS)
+		return refused(worldOfMesh(m), append(sidecars, routers...), ident.CDS, ident.EDS, ident.LDS, ident.RDS, ident.ECDS)
 	}
 	return nil
 }

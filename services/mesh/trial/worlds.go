@@ -8,6 +8,8 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 	mesh "istio.io/api/mesh/v1alpha1"
 	networking "istio.io/api/networking/v1alpha3"
+	security "istio.io/api/security/v1beta1"
+	typev1beta1 "istio.io/api/type/v1beta1"
 )
 
 // entry returns a ServiceEntry with ports of these protocols from 80 on, "" is
@@ -115,7 +117,37 @@ func worldOfMesh(m *mesh.MeshConfig) []object {
 		Tls: &networking.ClientTLSSettings{Mode: networking.ClientTLSSettings_SIMPLE},
 	}})
 	rule[0].message.(*networking.DestinationRule).Host = "static.example.com" // the others have no TLS
-	return append(append(worldOfGateway(g), rule...), object{"MeshConfig", "default", m})
+	all := append(append(worldOfGateway(g), rule...), object{"MeshConfig", "default", m})
+	return append(all, authorizers(m)...)
+}
+
+// authorizers lets each external authorizer of a mesh decide about some workloads. It
+// moves them to services of the trial.
+func authorizers(m *mesh.MeshConfig) (all []object) {
+	m.ExtensionProviders = slices.Clone(m.ExtensionProviders)
+	for i, p := range m.ExtensionProviders {
+		host := fmt.Sprintf("auth%d.example.com", i)
+		p = proto.CloneOf(p)
+		m.ExtensionProviders[i] = p
+		se := entry(host, networking.ServiceEntry_STATIC, nil)
+		port := &networking.ServicePort{Number: 80, Name: "grpc", Protocol: "GRPC"}
+		switch {
+		case p.GetEnvoyExtAuthzHttp() != nil:
+			p.GetEnvoyExtAuthzHttp().Service, port.Number = host, p.GetEnvoyExtAuthzHttp().GetPort()
+		case p.GetEnvoyExtAuthzGrpc() != nil:
+			p.GetEnvoyExtAuthzGrpc().Service, port.Number = host, p.GetEnvoyExtAuthzGrpc().GetPort()
+		default:
+			continue
+		}
+		se.Ports = append(se.Ports, port)
+		name := fmt.Sprint("auth", i)
+		all = append(all, object{"ServiceEntry", name, se}, object{"AuthorizationPolicy", name, &security.AuthorizationPolicy{
+			Selector: &typev1beta1.WorkloadSelector{MatchLabels: map[string]string{"asks": name}},
+			Action:   security.AuthorizationPolicy_CUSTOM, Rules: []*security.Rule{{}},
+			ActionDetail: &security.AuthorizationPolicy_Provider{Provider: &security.AuthorizationPolicy_ExtensionProvider{Name: p.GetName()}},
+		}})
+	}
+	return all
 }
 
 // shallow returns a copy of m that shares what m holds.

@@ -12,7 +12,6 @@ import (
 
 	"meshlog.dev/proto/ident"
 	configv1 "meshlog.dev/proto/meshlog/config/v1"
-	"meshlog.dev/services/mesh/kind/validate"
 )
 
 // Policy is the effective MeshPolicy, with the defaults filled in.
@@ -31,9 +30,9 @@ type Policy struct {
 	// RawResources are the namespaces whose raw resources reach all proxies; none:
 	// the root namespace of MeshConfig (XDS-7).
 	RawResources []string
-	// AllowUnenforced lets requests pass that a security policy selects which no
-	// proxy can enforce (POL-15).
-	AllowUnenforced bool
+	// MaxConnectionDuration limits connections of clients to servers with TLS; 0: no
+	// limit (KEY-12).
+	MaxConnectionDuration time.Duration
 }
 
 // DefaultsSource is the source that `meshlog up` publishes for. Any other
@@ -63,6 +62,8 @@ func DefaultPolicy() Policy {
 		Guard:          Guard{MaxLossPercent: 30, MinKeys: 5},
 		RootNamespace:  "istio-system",
 		DomainSuffix:   "cluster.local",
+
+		MaxConnectionDuration: time.Hour,
 	}
 }
 
@@ -83,7 +84,9 @@ func policyOf(m *configv1.MeshPolicy) Policy {
 	p.DomainSuffix = cmp.Or(m.GetDomainSuffix(), p.DomainSuffix)
 	p.SourceRules = m.GetSourceRules()
 	p.RawResources = slices.Clone(m.GetRawResources())
-	p.AllowUnenforced = m.GetUnenforced() == validate.UnenforcedAllow
+	if d := m.GetMaxConnectionDuration(); d != nil {
+		p.MaxConnectionDuration = d.AsDuration()
+	}
 	return p
 }
 

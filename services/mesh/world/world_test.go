@@ -270,7 +270,7 @@ func TestPolicy(t *testing.T) {
 			SourcePriority:  []string{"nacos"},
 			RequiredSources: []*configv1.RequiredSource{{Source: "file", Instance: "a", AcceptPartial: true}},
 			Guard:           &configv1.Guard{Disabled: true, MaxLossPercent: 7, MinKeys: 9},
-			RootNamespace:   "root", DomainSuffix: "mesh.example",
+			RootNamespace:   "root", DomainSuffix: "mesh.example", MaxConnectionDuration: durationpb.New(0),
 		}, "file/a/MeshPolicy//default", 0)}, Policy{
 			SourcePriority: []string{"nacos"}, Required: []RequiredSource{{ident.Shard{Source: "file", Instance: "a"}, true}},
 			Guard: Guard{true, 7, 9}, RootNamespace: "root", DomainSuffix: "mesh.example",
@@ -278,7 +278,7 @@ func TestPolicy(t *testing.T) {
 		{"two, the default priority decides", []RowChange{
 			message(&configv1.MeshPolicy{RootNamespace: "f", SourcePriority: []string{"file"}}, "file/a/MeshPolicy//default", 0),
 			message(&configv1.MeshPolicy{RootNamespace: "k", SourcePriority: []string{"file"}}, "kubernetes/c/MeshPolicy//default", 0),
-		}, Policy{SourcePriority: []string{"file"}, Guard: defaults.Guard, RootNamespace: "k", DomainSuffix: defaults.DomainSuffix}},
+		}, Policy{SourcePriority: []string{"file"}, Guard: defaults.Guard, RootNamespace: "k", DomainSuffix: defaults.DomainSuffix, MaxConnectionDuration: time.Hour}},
 	} {
 		w, _ := worldApply(t, NewWorld(), test.rows...)
 		if diff := cmp.Diff(test.want, w.Policy()); diff != "" {

@@ -9,7 +9,9 @@ import (
 	"meshlog.dev/services/mesh/problem"
 	"meshlog.dev/services/mesh/xds/cluster"
 	"meshlog.dev/services/mesh/xds/listener"
+	"meshlog.dev/services/mesh/xds/nametable"
 	"meshlog.dev/services/mesh/xds/piece"
+	"meshlog.dev/services/mesh/xds/policy"
 	"meshlog.dev/services/mesh/xds/route"
 	"meshlog.dev/services/mesh/xds/secret"
 )
@@ -29,8 +31,12 @@ func partsOf(r *index.Reader, class index.ProxyClass, t ident.ResourceType) []pi
 		parts = listener.Listeners(r, class.LDS)
 	case ident.RDS:
 		parts = route.Routes(r, class.RDS)
+	case ident.ECDS:
+		parts = policy.Parts(r, class.ECDS)
 	case ident.SDS:
 		parts = secret.Parts(r, class.SDS)
+	case ident.NDS:
+		parts = nametable.Parts(r, class.NDS)
 	}
 	return slices.Insert(parts, 0, rawParts(r, t, class.Raw(t))...)
 }

@@ -6,6 +6,7 @@ import (
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	"github.com/google/go-cmp/cmp"
@@ -80,15 +81,16 @@ func TestInspect(t *testing.T) {
 		message proto.Message
 		want    piece.Facts
 	}{
-		"EDS":                   {ident.CDS, Cluster("a", 1), piece.Facts{Endpoints: "a"}},
-		"EDS by another name":   {ident.CDS, named, piece.Facts{Endpoints: "other"}},
-		"DNS":                   {ident.CDS, dnsCluster("a"), piece.Facts{SlowWarm: true}},
-		"secrets":               {ident.CDS, secretCluster(t, "a"), piece.Facts{Endpoints: "a", SlowWarm: true, Secrets: true}},
-		"endpoints":             {ident.EDS, Endpoints("a", 1), piece.Facts{}},
-		"weighted routes":       {ident.RDS, Routes("r", To("b", 1), To("a", 0), To("b", 2)), piece.Facts{Clusters: []string{"a", "b"}}},
-		"a listener with RDS":   {ident.LDS, Listener("l", 1, "r"), piece.Facts{}},
-		"a listener with TCP":   {ident.LDS, TCPListener("l", 1, "a"), piece.Facts{Clusters: []string{"a"}}},
-		"mirrors, single names": {ident.RDS, mirrorRoutes("r", "a", "b"), piece.Facts{Clusters: []string{"a", "b"}}},
+		"EDS":                      {ident.CDS, Cluster("a", 1), piece.Facts{Endpoints: "a"}},
+		"EDS by another name":      {ident.CDS, named, piece.Facts{Endpoints: "other"}},
+		"DNS":                      {ident.CDS, dnsCluster("a"), piece.Facts{SlowWarm: true}},
+		"secrets":                  {ident.CDS, secretCluster(t, "a"), piece.Facts{Endpoints: "a", SlowWarm: true, Secrets: []string{"cert"}}},
+		"endpoints":                {ident.EDS, Endpoints("a", 1), piece.Facts{}},
+		"weighted routes":          {ident.RDS, Routes("r", To("b", 1), To("a", 0), To("b", 2)), piece.Facts{Clusters: []string{"a", "b"}}},
+		"a listener with RDS":      {ident.LDS, Listener("l", 1, "r"), piece.Facts{}},
+		"a listener with TCP":      {ident.LDS, TCPListener("l", 1, "a"), piece.Facts{Clusters: []string{"a"}}},
+		"a listener with a secret": {ident.LDS, secretListener(t, "l", "a"), piece.Facts{Clusters: []string{"a"}, Secrets: []string{"cert"}}},
+		"mirrors, single names":    {ident.RDS, mirrorRoutes("r", "a", "b"), piece.Facts{Clusters: []string{"a", "b"}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b, err := proto.Marshal(test.message)
@@ -144,6 +146,14 @@ func secretCluster(t *testing.T, name string) *clusterv3.Cluster {
 	}
 	c.TransportSocket = &corev3.TransportSocket{Name: "tls", ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: tls}}
 	return c
+}
+
+// secretListener returns a listener that waits for a secret.
+func secretListener(t *testing.T, name, cluster string) *listenerv3.Listener {
+	t.Helper()
+	l := TCPListener(name, 1, cluster)
+	l.FilterChains[0].TransportSocket = secretCluster(t, name).GetTransportSocket()
+	return l
 }
 
 // mirrorRoutes returns a RouteConfiguration that sends everything to a cluster, and

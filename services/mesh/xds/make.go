@@ -44,7 +44,7 @@ func clientOf(class index.ProxyClass, t ident.ResourceType) index.Client {
 
 // kindOfClient returns the kind of client that a class is of.
 func kindOfClient(class index.ProxyClass, t ident.ResourceType) index.Client {
-	return [...]index.Client{ident.CDS: class.CDS.Client, ident.EDS: class.EDS.Client, ident.LDS: class.LDS.Client, ident.RDS: class.RDS.Client, ident.SDS: class.SDS.Client}[t]
+	return [...]index.Client{ident.CDS: class.CDS.Client, ident.EDS: class.EDS.Client, ident.LDS: class.LDS.Client, ident.RDS: class.RDS.Client, ident.SDS: class.SDS.Client, ident.ECDS: class.ECDS.Client, ident.NDS: class.NDS.Client}[t]
 }
 
 // makePart makes a part. It closes, or leaves out, and reports the pieces that
@@ -200,6 +200,8 @@ func effect(k partKey, closed bool, names []string) string {
 	switch {
 	case k.t == ident.LDS:
 		return fmt.Sprintf("connections%s are closed", of)
+	case k.t == ident.ECDS:
+		return "all requests are answered with 403"
 	case k.t == ident.CDS:
 		return "it is served without endpoints: requests get 503"
 	case k.client == index.ClientGRPC:

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/structpb"
 
 	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/mesh/index"
@@ -52,7 +53,11 @@ spec:
 // Envoy never asks, and the connections have no certificate (SDS-2, S7).
 func TestReferencesAreEqual(t *testing.T) {
 	pc := meshtest.PushContext(t, meshtest.YAML(t, encrypted)...)
-	class := index.Classify(pc, &proxy.Proxy{Type: proxy.Router, Namespace: "edge"})
+	files, err := structpb.NewStruct(map[string]any{"TLS_SERVER_CERT_CHAIN": "/c", "TLS_SERVER_KEY": "/k"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	class := index.Classify(pc, &proxy.Proxy{Type: proxy.Router, Namespace: "edge", Metadata: files})
 	var first []byte
 	names := map[ident.ResourceType]int{}
 	visit := func(rt ident.ResourceType, m proto.Message) {

@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"iter"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -104,9 +105,23 @@ func (r *Resource) SlowWarm() bool {
 	return r.Pieces.any(func(p *Encoded) bool { return p.Facts.SlowWarm })
 }
 
-// Secrets reports whether a Cluster waits for secrets.
+// Secrets reports whether a Cluster or Listener waits for secrets.
 func (r *Resource) Secrets() bool {
-	return r.Pieces.any(func(p *Encoded) bool { return p.Facts.Secrets })
+	return r.Pieces.any(func(p *Encoded) bool { return len(p.Facts.Secrets) > 0 })
+}
+
+// SecretNames yields the names of the secrets that a Cluster or Listener waits for; one
+// may come more than once.
+func (r *Resource) SecretNames() iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for p := range r.Pieces.All() {
+			for _, name := range p.Facts.Secrets {
+				if !yield(name) {
+					return
+				}
+			}
+		}
+	}
 }
 
 // Key returns the private key that a Secret names, and that its client needs; nil:
@@ -134,12 +149,18 @@ func (r *Resource) WithKey(pem []byte) (*Resource, error) {
 	return newResource(ident.SDS, r.Name, r.Sum, PiecesOf(&Encoded{Value: value})), nil
 }
 
-// RefersTo reports whether a Listener or RouteConfiguration names a cluster.
+// RefersTo reports whether a filter, Listener or RouteConfiguration names a cluster.
 func (r *Resource) RefersTo(cluster string) bool {
 	return r.Pieces.any(func(p *Encoded) bool {
 		_, ok := slices.BinarySearch(p.Facts.Clusters, cluster)
 		return ok
 	})
+}
+
+// RefersToAny reports whether a filter, Listener or RouteConfiguration names a cluster of
+// which is is true.
+func (r *Resource) RefersToAny(is func(cluster string) bool) bool {
+	return r.Pieces.any(func(p *Encoded) bool { return slices.ContainsFunc(p.Facts.Clusters, is) })
 }
 
 // Set holds all resources of one type for one class, sorted by name. Immutable.

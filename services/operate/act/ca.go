@@ -14,13 +14,16 @@ import (
 // CA returns the command `ca`, whose commands are about the certificate authority.
 func CA() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "ca", Short: "Admit workloads to the certificate authority", Args: command.Args(0, 0, ""),
-		Long: `Admit workloads to the certificate authority of the mesh: the process ca, or
+		Use: "ca", Short: "Admit workloads to the certificate authority, and rotate its root", Args: command.Args(0, 0, ""),
+		Long: `Admit workloads to the certificate authority of the mesh, show its roots, and rotate
+them. The authority is the process ca, or
 ` + "`meshlog up --ca`" + `. ` + "`meshlog audit`" + ` shows which certificates it issued.`,
-		Example: `  meshlog ca token --data data/ --namespace shop --account cart`,
-		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		Example: `  meshlog ca token --data data/ --namespace shop --account cart
+  meshlog ca status --data data/
+  meshlog ca rotate --data data/`,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(joinToken())
+	cmd.AddCommand(joinToken(), caRoots(), caStatus(), caRotate())
 	return cmd
 }
 

@@ -59,7 +59,7 @@ A variable can set each flag: MESHLOG_DATA sets --data. Exit codes: 0 done,
 	}{
 		{"Run:", run},
 		{"Inspect:", []*cobra.Command{
-			inspect.Status(), inspect.ProxyStatus(), inspect.ProxyConfig(), sources, inspect.Diagnostics(), inspect.Wait(),
+			inspect.Status(), inspect.ProxyStatus(), inspect.ProxyConfig(), inspect.Simulate(), inspect.Certs(), sources, inspect.Diagnostics(), inspect.Wait(),
 		}},
 		{"History:", []*cobra.Command{
 			history.Log(), history.History(), history.Versions(), history.Show(), history.Diff(), history.Replay(), history.Verify(),

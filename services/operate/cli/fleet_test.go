@@ -137,7 +137,7 @@ func TestProxyConfig(t *testing.T) {
 		code int
 	}{
 		{nil, "PROXY is missing", 2},
-		{[]string{"envoy-1", "x"}, `type "x": want clusters, endpoints, listeners, routes or secrets`, 2},
+		{[]string{"envoy-1", "x"}, `type "x": want clusters, endpoints, filters, listeners, names, routes or secrets`, 2},
 		{[]string{"absent"}, "not connected to any frontend (up)", 3},
 		{[]string{"envoy-1", "cds", "none"}, `has no resource of CDS whose name contains "none"`, 3},
 		{[]string{"envoy-1", "rds"}, "has not asked for RDS", 3},

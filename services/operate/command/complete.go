@@ -26,6 +26,7 @@ type lister func(ctx context.Context, t *Target) ([]string, error)
 var argumentListers = map[string][]lister{
 	"proxy-status": {listProxies},
 	"proxy-config": {listProxies, fixed("clusters", "endpoints", "listeners", "routes")},
+	"simulate":     {listProxies, fixed("GET", "POST", "PUT", "DELETE", "tcp")},
 	"wait":         {listVersions},
 	"versions":     {listVersions},
 	"show":         {listVersions, listKeys},

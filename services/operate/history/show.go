@@ -254,6 +254,19 @@ func documentYAML(k past.Key, doc json.RawMessage) ([]byte, error) {
 	if !ok {
 		meta = map[string]any{}
 	}
+	var dry struct {
+		Policy            json.RawMessage
+		InvalidAnnotation bool
+	}
+	if k.Kind == "AuthorizationPolicy" && json.Unmarshal(doc, &dry) == nil && dry.Policy != nil { // a registry.v1.DryRun
+		var spec map[string]json.RawMessage
+		if err := json.Unmarshal(dry.Policy, &spec); err != nil {
+			return nil, err
+		}
+		delete(spec, "@type")
+		fields["spec"] = spec
+		meta["annotations"] = map[string]string{kind.DryRunAnnotation: fmt.Sprint(!dry.InvalidAnnotation)}
+	}
 	meta["name"] = k.Name
 	if k.Namespace != "" {
 		meta["namespace"] = k.Namespace

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	registryv1 "meshlog.dev/proto/meshlog/registry/v1"
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
 	snapshotv1 "meshlog.dev/proto/meshlog/snapshot/v1"
 
@@ -47,13 +48,17 @@ func TestPrintProxies(t *testing.T) {
 			Types: []*reportv1.TypeReport{{TypeUrl: cds, Sent: v(42), SentVersion: "a", SentTime: stamp(38 * time.Second), Unanswered: stamp(38 * time.Second)}},
 		}, {
 			Id: "envoy-3", Type: "sidecar", Namespace: "shop", ConnectedSince: stamp(0), UserAgent: "envoy 1.38.0", Address: "10.0.0.1:4711",
+			Identity: "spiffe://td/ns/shop/sa/cart", CertificateSerial: "a1", CertificateEnds: stamp(time.Hour),
 			Types: []*reportv1.TypeReport{
 				{TypeUrl: cds, Sent: v(42), Acked: v(42), SentVersion: "a", AckedVersion: "a", Quarantined: []string{"outbound|80||a.b", "c"}},
 				{TypeUrl: lds, Sent: v(44), Acked: v(44), SentVersion: "a", AckedVersion: "a"},
 			},
 		}, {
 			Id: "envoy-4", Type: "sidecar", ConnectedSince: stamp(0), Delta: true,
-			Types: []*reportv1.TypeReport{{TypeUrl: cds, Sent: v(44), Acked: v(44), SentVersion: "a", AckedVersion: "a"}},
+			Types: []*reportv1.TypeReport{
+				{TypeUrl: cds, Sent: v(44), Acked: v(44), SentVersion: "a", AckedVersion: "a"},
+				{TypeUrl: lds, Sent: v(42), Acked: v(42), SentVersion: "a", AckedVersion: "a", WaitsForKeys: []string{"kubernetes-gateway://shop/web"}},
+			},
 		}, {
 			Id: "grpc-1", Type: "router", ConnectedSince: stamp(0),
 			Types: []*reportv1.TypeReport{{TypeUrl: lds, TooLarge: true}},
@@ -70,7 +75,7 @@ func TestPrintProxies(t *testing.T) {
 	}
 	now := at.Add(time.Minute)
 	for name, f := range map[string]proxyFilter{
-		"proxy-status": {}, "proxy-status-one": {id: "envoy-1"}, "proxy-status-rejected": {id: "envoy", rejected: true},
+		"proxy-status": {}, "proxy-status-one": {id: "envoy-1"}, "proxy-status-identity": {id: "envoy-3"}, "proxy-status-rejected": {id: "envoy", rejected: true},
 	} {
 		views, err := viewProxies(all, f, chain, now)
 		if err != nil {
@@ -123,6 +128,16 @@ func TestPrintStatus(t *testing.T) {
 		{Source: "kubernetes", Instance: "c2", State: command.StateDown, Frozen: true, FrozenKinds: []command.FrozenKind{{Kind: "Sidecar", Objects: 1}}},
 	}, at.Add(time.Minute))
 	s.frontends(r, false)
+	s.identities([]*reportv1.FrontendReport{
+		{Proxies: []*reportv1.ProxyReport{
+			{Id: "with", Identity: "spiffe://td/a", CertificateEnds: stamp(time.Hour)}, {Id: "no end", Identity: "spiffe://td/b"},
+			{Id: "ended", Identity: "spiffe://td/c", CertificateEnds: stamp(time.Minute)}, {Id: "plain"},
+		}},
+		{Leaving: true, Proxies: []*reportv1.ProxyReport{{Id: "gone", Identity: "spiffe://td/d"}}},
+	}, at.Add(time.Minute))
+	s.roots([]*registryv1.TrustBundle{{TrustDomain: "td", Roots: []*registryv1.Root{
+		{State: registryv1.RootState_ROOT_STATE_ACTIVE}, {State: registryv1.RootState_ROOT_STATE_ANNOUNCED}, {State: registryv1.RootState_ROOT_STATE_RETIRING},
+	}}})
 	operatetest.Golden(t, "status", func(o *command.Output) {
 		o.Print(s, func() { s.show(at.Add(time.Minute), o) })
 	})
@@ -163,6 +178,20 @@ func TestPrintSources(t *testing.T) {
 	operatetest.Golden(t, "sources", func(o *command.Output) {
 		o.Print(views, func() { showSources(views, at.Add(time.Minute), o) })
 	})
+}
+
+// CA-9: the status says that a mesh has no roots, and is silent about a rotation that
+// does not run.
+func TestRootsLine(t *testing.T) {
+	for want, all := range map[string][]rootCounts{
+		"none":        nil,
+		"a: 1 active": {{TrustDomain: "a", Active: 1}},
+		"a: 1 active; b: 1 active, 1 announced; `meshlog ca status` shows the rotation": {{TrustDomain: "a", Active: 1}, {TrustDomain: "b", Active: 1, Announced: 1}},
+	} {
+		if got := rootsLine(all); got != want {
+			t.Errorf("%v: %q, want %q", all, got, want)
+		}
+	}
 }
 
 func TestStates(t *testing.T) {
@@ -226,7 +255,7 @@ func TestDiagnosticFilter(t *testing.T) {
 
 // A type without a table of its own is shown as a list of names.
 func TestTableOfUnknownType(t *testing.T) {
-	c := configType{Type: "ECDS", Resources: []configResource{{Name: "certificate", message: &reportv1.Tick{}}}}
+	c := configType{Type: "VHDS", Resources: []configResource{{Name: "certificate", message: &reportv1.Tick{}}}}
 	rows := c.table(command.NewOutput(io.Discard, command.Table))
 	if len(rows.Head) != 1 || rows.Head[0] != "NAME" {
 		t.Errorf("head %v", rows.Head)

@@ -150,18 +150,20 @@ func parseQuery(args []string, file string) (q configQuery, err error) {
 		return q, command.Usage("PROXY is missing: give its id, which `meshlog proxy-status` lists, or --node FILE")
 	}
 	if q.only = typeNamed(words[1]); q.only == nil && words[1] != "" {
-		return q, command.Usage("type %q: want clusters, endpoints, listeners, routes or secrets", words[1])
+		return q, command.Usage("type %q: want clusters, endpoints, filters, listeners, names, routes or secrets", words[1])
 	}
 	return q, nil
 }
 
 // typeNames are the common names of the xDS types.
 var typeNames = [ident.ResourceTypes][]string{
-	ident.CDS: {"cds", "cluster", "clusters"},
-	ident.EDS: {"eds", "endpoint", "endpoints", "clusterloadassignment", "clusterloadassignments"},
-	ident.LDS: {"lds", "listener", "listeners"},
-	ident.RDS: {"rds", "route", "routes", "routeconfiguration", "routeconfigurations"},
-	ident.SDS: {"sds", "secret", "secrets"},
+	ident.CDS:  {"cds", "cluster", "clusters"},
+	ident.EDS:  {"eds", "endpoint", "endpoints", "clusterloadassignment", "clusterloadassignments"},
+	ident.ECDS: {"ecds", "filter", "filters", "extensionconfigs", "typedextensionconfig"},
+	ident.LDS:  {"lds", "listener", "listeners"},
+	ident.RDS:  {"rds", "route", "routes", "routeconfiguration", "routeconfigurations"},
+	ident.SDS:  {"sds", "secret", "secrets"},
+	ident.NDS:  {"nds", "name", "names", "nametable"},
 }
 
 // typeNamed returns the type with a common name; nil if there is none.

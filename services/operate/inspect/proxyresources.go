@@ -111,11 +111,13 @@ var lists = map[string]struct {
 	head []string
 	rows func(proto.Message) [][]any
 }{
-	ident.CDS.String(): {[]string{"CLUSTER", "TYPE", "BALANCER", "ENDPOINTS"}, clusterRows},
-	ident.EDS.String(): {[]string{"CLUSTER", "ENDPOINT", "LOCALITY", "WEIGHT", "HEALTH"}, endpointRows},
-	ident.LDS.String(): {[]string{"LISTENER", "ADDRESS", "MATCH", "DESTINATION"}, listenerRows},
-	ident.RDS.String(): {[]string{"ROUTES", "HOSTS", "MATCH", "DESTINATION"}, routeRows},
-	ident.SDS.String(): {[]string{"SECRET", "HOLDS", "FOR", "ENDS"}, secretRows},
+	ident.CDS.String():  {[]string{"CLUSTER", "TYPE", "BALANCER", "ENDPOINTS"}, clusterRows},
+	ident.EDS.String():  {[]string{"CLUSTER", "ENDPOINT", "LOCALITY", "WEIGHT", "HEALTH"}, endpointRows},
+	ident.LDS.String():  {[]string{"LISTENER", "ADDRESS", "MATCH", "DESTINATION"}, listenerRows},
+	ident.RDS.String():  {[]string{"ROUTES", "HOSTS", "MATCH", "DESTINATION"}, routeRows},
+	ident.ECDS.String(): {[]string{"SLOT", "FILTER", "ACTION", "POLICIES"}, filterRows},
+	ident.NDS.String():  {[]string{"SERVICE", "HOST", "ADDRESSES"}, nameRows},
+	ident.SDS.String():  {[]string{"SECRET", "HOLDS", "FOR", "ENDS"}, secretRows},
 }
 
 // table lists resources: one in a line, or each endpoint and route of one.

@@ -27,6 +27,9 @@ type proxyView struct {
 	UserAgent string         `json:"userAgent,omitempty"`
 	Address   string         `json:"address,omitempty"`
 	Since     time.Time      `json:"connectedSince,omitzero"`
+	Identity  string         `json:"identity,omitempty"` // absent: its connection shows no certificate
+	Serial    string         `json:"certificateSerial,omitempty"`
+	Ends      time.Time      `json:"certificateEnds,omitzero"`
 	Frontend  string         `json:"frontend"`
 	Stream    string         `json:"stream"`              // ADS or its one type, delta or not
 	Lingering uint32         `json:"lingering,omitempty"` // removed clusters that it still has
@@ -45,9 +48,10 @@ type typeView struct {
 	Since       time.Time      `json:"since,omitzero"` // of the status
 	Resources   uint32         `json:"resources"`
 	Nack        *nackView      `json:"nack,omitempty"`
-	HeldBack    []string       `json:"heldBack,omitempty"`    // rejected, and not sent until they change
-	Quarantined []string       `json:"quarantined,omitempty"` // rejected by similar proxies, and not sent
-	Waiting     time.Time      `json:"unanswered,omitzero"`   // when a response was sent that has no answer
+	HeldBack    []string       `json:"heldBack,omitempty"`     // rejected, and not sent until they change
+	Keys        []string       `json:"waitsForKeys,omitempty"` // Secrets for whose private keys the response waits
+	Quarantined []string       `json:"quarantined,omitempty"`  // rejected by similar proxies, and not sent
+	Waiting     time.Time      `json:"unanswered,omitzero"`    // when a response was sent that has no answer
 	TypeURL     string         `json:"typeUrl"`
 }
 
@@ -82,6 +86,9 @@ ids begin so.
   QUARANTINED  it has everything except resources that similar proxies rejected
   TOO LARGE    the response exceeds what a gRPC client can receive; import less
   NOT SENT     it has not asked, or there is nothing to send
+
+The details name the identity and the certificate that the connection of the proxy
+shows to its frontend.
 
 The command asks the frontends over the bus, and names each that does not answer.`,
 		Example: `  meshlog proxy-status --data data/
@@ -187,6 +194,7 @@ func viewProxy(r *reportv1.FrontendReport, p *reportv1.ProxyReport) proxyView {
 		UserAgent: p.GetUserAgent(), Address: p.GetAddress(), Since: command.Stamp(p.GetConnectedSince().AsTime()),
 		Frontend: r.GetFrontend(), Stream: streamName(p), Lingering: p.GetLingering(),
 		Serving: store.VersionOf(r.GetServing()), Types: []typeView{},
+		Identity: p.GetIdentity(), Serial: p.GetCertificateSerial(), Ends: command.Stamp(p.GetCertificateEnds().AsTime()),
 	}
 	for i, t := range p.GetTypes() {
 		v.Types = append(v.Types, viewType(t))
@@ -211,7 +219,7 @@ func streamName(p *reportv1.ProxyReport) string {
 
 func viewType(t *reportv1.TypeReport) typeView {
 	v := typeView{
-		TypeURL: t.GetTypeUrl(), Type: command.TypeName(t.GetTypeUrl()), Resources: t.GetResources(), HeldBack: t.GetHeldBack(), Quarantined: t.GetQuarantined(),
+		TypeURL: t.GetTypeUrl(), Type: command.TypeName(t.GetTypeUrl()), Resources: t.GetResources(), HeldBack: t.GetHeldBack(), Quarantined: t.GetQuarantined(), Keys: t.GetWaitsForKeys(),
 		Waiting: command.Stamp(t.GetUnanswered().AsTime()), Sent: store.VersionOf(t.GetSent()), Acked: store.VersionOf(t.GetAcked()),
 	}
 	switch n := t.GetNack(); {

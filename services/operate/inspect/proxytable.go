@@ -48,8 +48,7 @@ func proxyTable(views []proxyView, now time.Time, out *command.Output) {
 	t := command.Rows{Head: []string{"PROXY", "TYPE", "FRONTEND", "STREAM", "VERSION", "BEHIND"}}
 	var types []ident.ResourceType
 	for x := range ident.ResourceTypes {
-		// Few proxies ask for secrets.
-		if x != ident.SDS || slices.ContainsFunc(views, func(v proxyView) bool { return v.index(x.URL()) >= 0 }) {
+		if !optional(x) || slices.ContainsFunc(views, func(v proxyView) bool { return v.index(x.URL()) >= 0 }) {
 			types = append(types, x)
 			t.Head = append(t.Head, x.String())
 		}
@@ -110,14 +109,23 @@ func (v *proxyView) index(url string) int {
 	return slices.IndexFunc(v.Types, func(t typeView) bool { return t.TypeURL == url })
 }
 
+// optional reports whether many proxies do not ask for a type: secrets, filters, and
+// names, for which only agents ask.
+func optional(t ident.ResourceType) bool { return t == ident.SDS || t == ident.ECDS || t == ident.NDS }
+
+func isOptional(url string) bool {
+	t, ok := ident.ResourceTypeOf(url)
+	return ok && optional(t)
+}
+
 // cell shows one type of a stream.
 func (v *proxyView) cell(url string, now time.Time) command.Cell {
 	i := v.index(url)
 	switch {
 	case i >= 0:
 		return v.Types[i].cell(now)
-	case url == ident.SDS.URL():
-		return command.Cell{Text: "-"} // most proxies need none
+	case isOptional(url):
+		return command.Cell{Text: "-"}
 	case strings.HasSuffix(v.Stream, "ADS"):
 		return command.Cell{Text: "NOT SENT", Color: command.Faint}
 	}
@@ -135,6 +143,8 @@ func (v *typeView) cell(now time.Time) command.Cell {
 		return command.Cell{Text: lasting, Color: command.Red}
 	case len(v.HeldBack) > 0:
 		return command.Cell{Text: fmt.Sprintf("HELD BACK %d", len(v.HeldBack)), Color: command.Red}
+	case len(v.Keys) > 0:
+		return command.Cell{Text: fmt.Sprintf("WAITS FOR KEY %d", len(v.Keys)), Color: command.Yellow}
 	case v.warms(now):
 		return command.Cell{Text: "WARMING " + command.Age(now.Sub(v.Waiting)), Color: command.Yellow}
 	case v.Status == "STALE":
@@ -175,6 +185,7 @@ func problems(views []proxyView, now time.Time) (notes []string) {
 
 const (
 	heldBackUntil = " held back until it changes"
+	waitsForKeys  = " waits for keys that are coming"
 	inQuarantine  = " in quarantine (`meshlog diagnostics` shows why)"
 )
 
@@ -188,6 +199,9 @@ func (v *typeView) problems(now time.Time) (all []string) {
 	}
 	if len(v.HeldBack) > 0 {
 		all = append(all, v.Type+heldBackUntil+": "+command.Some(v.HeldBack))
+	}
+	if len(v.Keys) > 0 {
+		all = append(all, v.Type+waitsForKeys+": "+command.Some(v.Keys))
 	}
 	if len(v.Quarantined) > 0 {
 		all = append(all, v.Type+inQuarantine+": "+command.Some(v.Quarantined))
@@ -225,6 +239,8 @@ func (v *proxyView) show(now time.Time, out *command.Output) {
 		client += ", connected " + command.Since(v.Since, now)
 	}
 	fact("client", client)
+	fact("identity", cmp.Or(v.Identity, "none: its connection shows no certificate"))
+	fact("certificate", v.certificate(now))
 	fact("frontend", fmt.Sprintf("%s, %s, serves %s", v.Frontend, v.Stream, v.Serving))
 	switch {
 	case v.Version.IsZero():
@@ -255,6 +271,22 @@ func (v *proxyView) show(now time.Time, out *command.Output) {
 	}
 }
 
+// certificate describes the certificate that the connection shows.
+func (v *proxyView) certificate(now time.Time) string {
+	if v.Serial == "" {
+		return ""
+	}
+	text := "serial " + v.Serial
+	switch left := v.Ends.Sub(now); {
+	case v.Ends.IsZero():
+	case left <= 0:
+		text += ", ended " + command.Ago(-left)
+	default:
+		text += ", ends in " + command.Age(left)
+	}
+	return text
+}
+
 // details returns the problems with all names.
 func (v *typeView) details(now time.Time) (all []string) {
 	if v.Nack != nil {
@@ -269,6 +301,9 @@ func (v *typeView) details(now time.Time) (all []string) {
 	}
 	if len(v.HeldBack) > 0 {
 		all = append(all, v.Type+heldBackUntil+":\n  "+strings.Join(v.HeldBack, "\n  "))
+	}
+	if len(v.Keys) > 0 {
+		all = append(all, v.Type+waitsForKeys+":\n  "+strings.Join(v.Keys, "\n  "))
 	}
 	if len(v.Quarantined) > 0 {
 		all = append(all, v.Type+inQuarantine+":\n  "+strings.Join(v.Quarantined, "\n  "))

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"meshlog.dev/proto/ident"
+	reportv1 "meshlog.dev/proto/meshlog/report/v1"
 	snapshotv1 "meshlog.dev/proto/meshlog/snapshot/v1"
 	"meshlog.dev/services/internal/bus"
 	"meshlog.dev/services/mesh/problem"
@@ -32,11 +33,20 @@ type statusView struct {
 	Behind      []string          `json:"behind,omitempty"` // frontends that serve an older version
 	Streams     uint32            `json:"streams"`
 	InSync      uint32            `json:"inSync"` // streams that have applied the head
-	Held        int               `json:"held"`   // by the guard
+	Identities  identityCounts    `json:"identities"`
+	Roots       []rootCounts      `json:"roots,omitempty"` // absent: the mesh has no authority
+	Held        int               `json:"held"`            // by the guard
 	Quarantined int               `json:"quarantined"`
 	Errors      int               `json:"errors"` // diagnostics
 	Warnings    int               `json:"warnings"`
 	Wrong       []string          `json:"wrong"` // what needs attention
+}
+
+// identityCounts counts streams by the certificate that their connection shows.
+type identityCounts struct {
+	With    int `json:"with"`    // one that names an identity and has not ended
+	Without int `json:"without"` // none
+	Ended   int `json:"ended"`
 }
 
 type frozenKindsView struct {
@@ -90,6 +100,11 @@ func status(ctx context.Context, s *command.Sources, now time.Time) (*statusView
 		return nil, err
 	}
 	v.held(len(holds), len(quarantines))
+	bundles, err := command.TrustBundles(s.Head.Snapshot)
+	if err != nil {
+		return nil, err
+	}
+	v.roots(bundles)
 	v.Published = command.Stamp(command.PublishedAt(s.Head.Manifest))
 	views, err := s.Views(ctx)
 	if err != nil {
@@ -97,6 +112,11 @@ func status(ctx context.Context, s *command.Sources, now time.Time) (*statusView
 	}
 	v.sources(views, now)
 	v.frontends(s.Reports, v.Published.IsZero() || now.Sub(v.Published) < underWay)
+	proxies, err := s.Fleet.Reports(ctx, bus.Proxies)
+	if err != nil {
+		return nil, err
+	}
+	v.identities(proxies.Frontends, now)
 	reports, err := s.Fleet.Reports(ctx, bus.Diagnostics)
 	if err != nil {
 		return nil, err
@@ -237,6 +257,31 @@ func (v *statusView) frontends(r *bus.Reports, fresh bool) {
 	slices.Sort(v.Behind)
 }
 
+// identities counts the streams with and without certificates. A certificate that has
+// ended needs attention: its holder has not renewed it, and peers refuse it. A stream
+// without one does not, because meshes without an authority have only such streams.
+func (v *statusView) identities(frontends []*reportv1.FrontendReport, now time.Time) {
+	for _, f := range frontends {
+		if f.GetLeaving() {
+			continue
+		}
+		for _, p := range f.GetProxies() {
+			ends := command.Stamp(p.GetCertificateEnds().AsTime())
+			switch {
+			case p.GetIdentity() == "":
+				v.Identities.Without++
+			case !ends.IsZero() && !now.Before(ends):
+				v.Identities.Ended++
+			default:
+				v.Identities.With++
+			}
+		}
+	}
+	if n := v.Identities.Ended; n > 0 {
+		v.wrong("%s a certificate that has ended; `meshlog certs` lists them", command.Plural(n, "stream shows", "streams show"))
+	}
+}
+
 func (v *statusView) show(now time.Time, out *command.Output) {
 	var t command.Rows
 	row := func(name string, ok bool, format string, args ...any) {
@@ -269,6 +314,9 @@ func (v *statusView) show(now time.Time, out *command.Output) {
 	row("sources", len(v.Frozen)+len(v.FrozenKinds) == 0, "%d%s%s", v.Sources, and(len(v.Frozen), "frozen"), and(len(v.FrozenKinds), "frozen in part"))
 	row("frontends", len(v.Behind) == 0 && v.Frontends > 0, "%d%s", v.Frontends, and(len(v.Behind), "behind"))
 	row("proxies", v.InSync >= v.Streams, "%d of %s in sync", v.InSync, command.Plural(int(v.Streams), "stream", "streams"))
+	row("identities", v.Identities.Ended == 0, "%s with a certificate, %d without%s",
+		command.Plural(v.Identities.With, "stream", "streams"), v.Identities.Without, and(v.Identities.Ended, "whose certificate has ended"))
+	row("roots", true, "%s", rootsLine(v.Roots))
 	row("held back", v.Held+v.Quarantined == 0, "%d by the guard, %d in quarantine", v.Held, v.Quarantined)
 	row("problems", v.Errors == 0, "%s, %s", command.Plural(v.Errors, "error", "errors"), command.Plural(v.Warnings, "warning", "warnings"))
 	out.Rows(&t)

@@ -106,6 +106,7 @@ func (o *Options) build(ctx context.Context, nc *bus.Conn, c builder.Config, kee
 		Config: c,
 		Lease:  held, Resign: lease.Resign, Ticks: ticks, Metrics: metrics,
 		Changed: func() { reporter.Changed() },
+		Offer:   fleet.OfferIssuers,
 		Extend:  count.shares.Report,
 	})
 	keep.epoch, keep.lost = func() uint64 { return b.Report().GetPosition().GetEpoch() }, b.BlobsLost
@@ -138,6 +139,8 @@ func (o *Options) build(ctx context.Context, nc *bus.Conn, c builder.Config, kee
 			func(ctx context.Context) error { return fleet.ServeLogBytes(ctx, count.shares.Of) },
 			// Answers watchers that list with the digests of their shard.
 			func(ctx context.Context) error { return fleet.ServeDigests(ctx, b.Digests) },
+			// Answers the certificate authority, whether the mesh knows a pod.
+			func(ctx context.Context) error { return fleet.ServePods(ctx, b.KnowsPod) },
 			// Receives the leader's ticks: up to which record its head is right.
 			func(ctx context.Context) error {
 				return fleet.Ticks(ctx, func(t *reportv1.Tick) {

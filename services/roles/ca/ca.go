@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"meshlog.dev/proto/ident"
+	reportv1 "meshlog.dev/proto/meshlog/report/v1"
 	"meshlog.dev/services/ca"
 	"meshlog.dev/services/ca/authn"
 	"meshlog.dev/services/ca/signer"
@@ -20,7 +21,6 @@ import (
 	"meshlog.dev/services/internal/bus"
 	"meshlog.dev/services/internal/cakv"
 	"meshlog.dev/services/internal/process"
-	"meshlog.dev/services/roles/watcher"
 )
 
 // Shard is the shard of the authority's roots on the log: the authority is their watcher.
@@ -43,19 +43,22 @@ type Options struct {
 type authority struct {
 	*Settings
 	Options
-	log     *slog.Logger
-	signer  signing
-	roots   *roots
-	serving *serving
+	log      *slog.Logger
+	signer   signing
+	roots    *roots
+	gate     *gate
+	rotation *rotation
+	serving  *serving
+	records  *audit.Writer
 }
 
 // Run serves until ctx is done.
 func (s *Settings) Run(ctx context.Context, o Options) error {
 	log := o.Process.Log.With(process.Component, "ca")
-	if err := noCoreDumps(); err != nil { // KEY-1
-		return fmt.Errorf("switch core dumps off, which would have the CA's key: %w", err)
-	}
 	o.Process.Admin.Ready("ca", func() error { return bus.ErrNotConnected })
+	if s.Signer == none {
+		return (&authority{Settings: s, Options: o, log: log}).publish(ctx)
+	}
 	port, err := net.Listen("tcp", s.Listen)
 	if err != nil {
 		return fmt.Errorf("%w; give another address with --%s", err, s.flag("listen"))
@@ -68,6 +71,8 @@ func (s *Settings) Run(ctx context.Context, o Options) error {
 	if a.serving, err = newServing(a.signer.authority, s.DNSNames, log); err != nil {
 		return err
 	}
+	a.gate = newGate(time.Now())
+	a.rotation = &rotation{a.signer, a.roots, a.gate}
 	nc, err := o.Connect(ctx)
 	if err != nil {
 		return err
@@ -82,14 +87,16 @@ func (a *authority) run(ctx context.Context, nc *bus.Conn, port net.Listener) er
 	if err != nil {
 		return err
 	}
-	authenticators, err := a.authenticators(nc)
+	a.records = records
+	fleet := bus.NewFleet(nc, a.Domain, a.log)
+	authenticators, err := a.authenticators(nc, fleet)
 	if err != nil {
 		return err
 	}
 	metrics := ca.NewMetrics()
 	server, err := ca.New(ca.Config{
 		Listeners: []net.Listener{port}, TLS: a.serving.config(), TrustDomain: a.TrustDomain,
-		Authority: a.signer.authority, Authenticators: authenticators, Metrics: metrics, Logger: a.Process.Log,
+		Authority: a.signer.authority, Authenticators: authenticators, Metrics: metrics, Logger: a.Process.Log, MaxTTL: a.MaxTTL,
 		Audit: recorder{records}.record,
 	})
 	if err != nil {
@@ -111,19 +118,21 @@ func (a *authority) run(ctx context.Context, nc *bus.Conn, port net.Listener) er
 			records.Run,
 			a.serving.run,
 			func(ctx context.Context) error { return a.signer.run(ctx, a.log) },
-			func(ctx context.Context) error { return a.roots.run(ctx, a.signer.authority) },
+			a.rotation.run,
+			// Receives the reports of frontends: which roots proxies have applied.
 			func(ctx context.Context) error {
-				return watcher.Run(ctx, watcher.Options{
-					Domain: a.Domain, Shard: Shard, Holder: a.ID, Watcher: &source{a.TrustDomain, a.roots}, Connect: a.Connect, Process: a.Process,
-				})
+				return fleet.FrontendSummaries(ctx, func(name string, r *reportv1.FrontendReport, last bool) { a.gate.hear(name, r, last, time.Now()) })
 			},
+			// Answers operators.
+			func(ctx context.Context) error { return fleet.ServeAuthority(ctx, a.ID, Shard, a.act) },
+			a.watch,
 		},
 	)
 }
 
 // authenticators returns what the settings name. Kubernetes takes every JSON web token, so
 // it follows the issuers.
-func (a *authority) authenticators(nc *bus.Conn) (authn.Set, error) {
+func (a *authority) authenticators(nc *bus.Conn, fleet *bus.Fleet) (authn.Set, error) {
 	var set authn.Set
 	if a.JoinTokens {
 		tokens, err := cakv.New(nc, a.Domain)
@@ -139,13 +148,24 @@ func (a *authority) authenticators(nc *bus.Conn) (authn.Set, error) {
 	if err == nil && a.Kubernetes {
 		var reviews authn.TokenReviews
 		if reviews, err = a.reviews(); err == nil {
-			set = append(set, authn.NewKubernetes(a.TrustDomain, reviews, nil))
+			set = append(set, authn.NewKubernetes(a.TrustDomain, reviews, a.knows(fleet)))
 		}
 	}
 	if a.CertificateRenewal {
 		set = append(set, authn.NewCertificate(a.TrustDomain, a.signer.authority))
 	}
 	return set, err
+}
+
+// knows returns how to ask the leader whether the mesh has a pod (CA-5); nil: each pod of
+// the cluster gets a certificate.
+func (a *authority) knows(fleet *bus.Fleet) authn.Knows {
+	if a.UnknownPods {
+		return nil
+	}
+	return func(ctx context.Context, p authn.Pod) (bool, error) {
+		return fleet.KnowsPod(ctx, &reportv1.PodRequest{Namespace: p.Namespace, Name: p.Name, ServiceAccount: p.ServiceAccount})
+	}
 }
 
 // ends returns a warning if the authority's certificate, or a root, ends soon (CA-10).

@@ -16,7 +16,6 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -30,6 +29,7 @@ import (
 
 	auditv1 "meshlog.dev/proto/meshlog/audit/v1"
 	registryv1 "meshlog.dev/proto/meshlog/registry/v1"
+	reportv1 "meshlog.dev/proto/meshlog/report/v1"
 	"meshlog.dev/services/ca/jointoken"
 	"meshlog.dev/services/internal/audit"
 	"meshlog.dev/services/internal/bus"
@@ -280,10 +280,6 @@ func TestAuthority(t *testing.T) {
 	if after, _ := m.roots(); !proto.Equal(after, bundle) {
 		t.Errorf("after a restart the roots are %v, before %v", after, bundle)
 	}
-	var core syscall.Rlimit
-	if must(t, syscall.Getrlimit(syscall.RLIMIT_CORE, &core)); core.Cur != 0 || core.Max != 0 { // KEY-1
-		t.Errorf("the limit of core dumps is %+v", core)
-	}
 }
 
 // CA-9: without a record in the audit no certificate is handed out, and the token is spent.
@@ -351,6 +347,38 @@ func TestPluggedRoots(t *testing.T) {
 	must(t, err)
 	if id, err := spiffe.FromCertificate(c.Leaf); err != nil || id.TrustDomain != "example.org" || c.Leaf.Issuer.CommonName != "own" {
 		t.Errorf("the certificate is for %s by %s, %v", id, c.Leaf.Issuer, err)
+	}
+}
+
+// CA-3, CA-9: with --signer none the process has no port and no key: it publishes the roots
+// in a file, and a root that is added there. It has nothing to rotate.
+func TestRootsFromElsewhere(t *testing.T) {
+	m := start(t)
+	m.builder()
+	one, two := newRoot(t, "one"), newRoot(t, "two")
+	s := ca.DefaultSettings()
+	s.Signer, s.TrustBundle, s.TrustDomain = "none", filepath.Join(t.TempDir(), "bundle.pem"), "example.org"
+	must(t, os.WriteFile(s.TrustBundle, one.pem(), 0o600), s.Check())
+	lines, _ := m.run(func(ctx context.Context, p *process.Process) error {
+		return s.Run(ctx, ca.Options{Domain: "mesh", ID: "roots-1", Connect: m.connect(bus.Watcher(ca.Shard)), Process: p})
+	})
+	lines.Wait(t, "publishing the roots of an authority elsewhere", "roots")
+	if bundle, _ := m.roots(); len(bundle.GetRoots()) != 1 || bundle.GetRoots()[0].GetState() != registryv1.RootState_ROOT_STATE_ACTIVE || bundle.GetTrustDomain() != "example.org" {
+		t.Errorf("the version has the roots %v", bundle)
+	}
+	must(t, os.WriteFile(s.TrustBundle, append(one.pem(), two.pem()...), 0o600))
+	for bundle := new(registryv1.TrustBundle); len(bundle.GetRoots()) != 2; bundle, _ = m.roots() {
+		must(t, t.Context().Err())
+	}
+	fleet := bus.NewFleet(m.dial(bus.Operator()), "mesh", slog.New(slog.DiscardHandler))
+	for _, do := range []reportv1.AuthorityAction{reportv1.AuthorityAction_AUTHORITY_ACTION_STATUS, reportv1.AuthorityAction_AUTHORITY_ACTION_ROTATE, reportv1.AuthorityAction_AUTHORITY_ACTION_FORCE} {
+		replies, err := fleet.Authority(t.Context(), do)
+		must(t, err)
+		if len(replies) != 1 || replies[0].GetSigner() != "none" || len(replies[0].GetRoots()) != 2 || replies[0].GetRoots()[0].GetState() != "active" {
+			t.Errorf("%s: %v", do, replies)
+		} else if refused := replies[0].GetRefused(); (refused == "") != (do == reportv1.AuthorityAction_AUTHORITY_ACTION_STATUS) || refused != "" && !strings.Contains(refused, "runs elsewhere") {
+			t.Errorf("%s: refused: %q", do, refused)
+		}
 	}
 }
 

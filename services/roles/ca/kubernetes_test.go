@@ -1,6 +1,8 @@
 package ca_test
 
 import (
+	"context"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -54,8 +56,35 @@ func TestKubernetesTokens(t *testing.T) {
 	must(t, os.WriteFile(m.settings.Kubeconfig, kubeconfig, 0o600), m.settings.Check(), m.settings.Verify())
 	addr, _ := m.replica("ca-1")
 	pool := m.ownRoot(addr)
+	// The mesh must know the pod, and without a builder that cannot be told.
+	if _, err := m.ask(addr, pool, token("istio-ca")); status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "no builder can tell now") {
+		t.Errorf("without a builder: %v", err)
+	}
+	asked := make(chan string, 2)
+	known := make(chan bool, 2)
+	leader := m.dial(bus.Builder())
+	go func() {
+		_ = bus.NewFleet(leader, "mesh", slog.New(slog.DiscardHandler)).ServePods(ctx, func(_ context.Context, namespace, name, account string) (bool, bool) {
+			asked <- namespace + "/" + name + " " + account
+			return <-known, true
+		})
+	}()
+	for leader.NumSubscriptions() == 0 {
+		must(t, ctx.Err())
+	}
+	must(t, leader.Flush())
+	known <- false
+	if _, err := m.ask(addr, pool, token("istio-ca")); status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "is not in the mesh, or not yet") {
+		t.Errorf("a pod that the mesh does not know: %v", err)
+	}
+	known <- true
 	c, err := m.ask(addr, pool, token("istio-ca"))
 	must(t, err)
+	for range 2 {
+		if pod := <-asked; pod != "default/cart-1 cart" {
+			t.Errorf("the leader is asked about %s", pod)
+		}
+	}
 	if id, err := spiffe.FromCertificate(c.Leaf); err != nil || id.String() != "spiffe://cluster.local/ns/default/sa/cart" {
 		t.Errorf("the certificate is for %s, %v", id, err)
 	}

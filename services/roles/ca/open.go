@@ -2,6 +2,7 @@ package ca
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -18,7 +19,10 @@ import (
 // signing is an authority, and what keeps it current.
 type signing struct {
 	authority func() *signer.Authority
+	given     func() []*x509.Certificate                // the roots in its files
 	trouble   func() error                              // why newer files are not used
+	step      func(now time.Time) error                 // uses a root that may sign now
+	rotate    func(now time.Time) error                 // makes the next root; nil: it comes from elsewhere
 	run       func(context.Context, *slog.Logger) error // reads the files again
 }
 
@@ -53,7 +57,7 @@ func (s *Settings) open(now time.Time, log *slog.Logger) (signing, *roots, error
 		return signing{}, nil, err
 	}
 	roots := &roots{
-		path: s.rootsFile(), seal: keys.Seal, trustDomain: s.TrustDomain, announcement: s.RootAnnouncement, any: s.UnannouncedRoot, log: log,
+		path: s.rootsFile(), seal: keys.Seal, trustDomain: s.TrustDomain, longest: s.MaxTTL, any: s.UnannouncedRoot, log: log,
 	}
 	open := s.openSelf
 	if s.Signer == plugged {
@@ -63,7 +67,7 @@ func (s *Settings) open(now time.Time, log *slog.Logger) (signing, *roots, error
 	if err != nil {
 		return signing, nil, err
 	}
-	if err := roots.follow(signing.authority(), now); err != nil {
+	if err := roots.follow(signing.authority(), signing.given(), now); err != nil {
 		return signing, nil, err
 	}
 	return signing, roots, nil
@@ -74,36 +78,9 @@ func (s *Settings) openPlugged(keys signer.Keys, roots *roots, _ time.Time, _ *s
 	if err != nil {
 		return signing{}, process.Invalid("ca-dir", "%w", err)
 	}
-	return signing{p.Authority, p.Trouble, p.Run}, nil
-}
-
-func (s *Settings) openSelf(keys signer.Keys, roots *roots, now time.Time, log *slog.Logger) (signing, error) {
-	if _, err := os.Stat(s.KeyFile); errors.Is(err, fs.ErrNotExist) {
-		// A lost key must not become a new root that no proxy knows.
-		if err := roots.none(s.KeyFile); err != nil {
-			return signing{}, err
-		}
-		if err := os.MkdirAll(filepath.Dir(s.KeyFile), 0o700); err != nil {
-			return signing{}, process.Invalid(s.flag("ca-key-file"), "%w", err)
-		}
-	}
-	a, made, err := signer.Self(s.KeyFile, s.TrustDomain, keys, now)
-	if err == nil {
-		err = roots.accept(a)
-	}
-	if err != nil {
-		return signing{}, process.Invalid(s.flag("ca-key-file"), "%w", err)
-	}
-	if made {
-		log.Info("made the root of the mesh; keep a copy of the file and of its seal key", "file", s.KeyFile, "root", named(a.Root()), "ends", a.Ends())
-	}
 	return signing{
-		authority: func() *signer.Authority { return a },
-		trouble:   func() error { return nil },
-		run: func(ctx context.Context, _ *slog.Logger) error {
-			<-ctx.Done()
-			return ctx.Err()
-		},
+		authority: p.Authority, given: func() []*x509.Certificate { return p.Authority().Roots() }, trouble: p.Trouble,
+		step: func(time.Time) error { return nil }, run: p.Run, // it reads the files again, and asks accept
 	}, nil
 }
 
@@ -111,6 +88,10 @@ func (s *Settings) openSelf(keys signer.Keys, roots *roots, now time.Time, log *
 func (s *Settings) Verify() error {
 	if s.Check() != nil {
 		return nil // it has been reported
+	}
+	if s.Signer == none {
+		_, err := s.openElsewhere(time.Now(), slog.New(slog.DiscardHandler))
+		return err
 	}
 	_, issuers := s.issuers()
 	var cluster error
@@ -125,7 +106,7 @@ func (s *Settings) verifyKey() error {
 	if err != nil {
 		return err
 	}
-	roots := &roots{path: s.rootsFile(), seal: keys.Seal, trustDomain: s.TrustDomain, announcement: s.RootAnnouncement, any: s.UnannouncedRoot}
+	roots := &roots{path: s.rootsFile(), seal: keys.Seal, trustDomain: s.TrustDomain, longest: s.MaxTTL, any: s.UnannouncedRoot}
 	if s.Signer == plugged {
 		_, err := s.openPlugged(keys, roots, time.Now(), nil)
 		return err

@@ -2,7 +2,7 @@ package ca
 
 import (
 	"bytes"
-	"context"
+	"cmp"
 	"crypto/sha256"
 	"crypto/x509"
 	"encoding/hex"
@@ -43,16 +43,24 @@ type root struct {
 	cert  *x509.Certificate
 	state state
 	since time.Time
+	// ready: an announced root may sign, because all live proxies have applied it, or
+	// because an operator said so.
+	ready bool
+	// longest is the longest time for which a certificate was issued under it.
+	longest time.Duration
 }
 
-// retirement is how long a root retires: until the last certificate under it has ended.
-const retirement = signer.MaxTTL + time.Hour
+// lastEnds returns when the last certificate under a retiring root has ended: replicas
+// stop to sign within seconds, and clocks may differ.
+func (r root) lastEnds() time.Time {
+	return r.since.Add(r.longest + min(r.longest, time.Hour))
+}
 
-// next returns the states after known, for an authority at a time. A root signs as soon
-// as the authority does under it; accept has refused what is too early.
-func next(known []root, a *signer.Authority, now time.Time) []root {
+// next returns the states after known, for an authority and the roots in its files at a
+// time. A root signs as soon as the authority does under it; accept has refused what is
+// too early.
+func next(known []root, a *signer.Authority, given []*x509.Certificate, longest time.Duration, now time.Time) []root {
 	var all []root
-	given := a.Roots()
 	for _, r := range known {
 		was := r.state
 		switch signs := r.cert.Equal(a.Root()); {
@@ -61,12 +69,15 @@ func next(known []root, a *signer.Authority, now time.Time) []root {
 		case was == active:
 			r.state = retiring
 		case was == announced && !has(given, r.cert),
-			was == retiring && !has(given, r.cert) && !now.Before(r.since.Add(retirement)),
+			was == retiring && !has(given, r.cert) && !now.Before(r.lastEnds()),
 			now.After(r.cert.NotAfter):
 			continue
 		}
 		if r.state != was {
-			r.since = now
+			r.since, r.ready = now, false
+		}
+		if r.state == active {
+			r.longest = max(r.longest, longest)
 		}
 		all = append(all, r)
 	}
@@ -74,9 +85,9 @@ func next(known []root, a *signer.Authority, now time.Time) []root {
 		switch {
 		case slices.ContainsFunc(all, func(r root) bool { return r.cert.Equal(g) }):
 		case g.Equal(a.Root()):
-			all = append(all, root{g, active, now})
+			all = append(all, root{cert: g, state: active, since: now, longest: longest})
 		case !now.After(g.NotAfter):
-			all = append(all, root{g, announced, now})
+			all = append(all, root{cert: g, state: announced, since: now})
 		}
 	}
 	return all
@@ -89,12 +100,12 @@ func has(all []*x509.Certificate, c *x509.Certificate) bool {
 // roots keeps the states of the authority's roots in a file, sealed if the key is. It
 // writes the file before it tells the states.
 type roots struct {
-	path         string
-	seal         *seal.Key // nil: the file is in clear
-	trustDomain  string
-	announcement time.Duration // how long a root is announced before it signs
-	any          bool          // roots may sign that were not announced
-	log          *slog.Logger
+	path        string
+	seal        *seal.Key // nil: the file is in clear
+	trustDomain string
+	longest     time.Duration // for which certificates are issued
+	any         bool          // roots may sign that were not announced
+	log         *slog.Logger
 
 	mu   sync.Mutex
 	all  []root
@@ -110,6 +121,8 @@ type rootEntry struct {
 	Certificate string    `json:"certificate"` // PEM
 	State       state     `json:"state"`
 	Since       time.Time `json:"since"`
+	Ready       bool      `json:"ready,omitempty"`
+	Longest     string    `json:"longest,omitempty"`
 }
 
 // maxRoots is how many bytes the file may have.
@@ -142,7 +155,11 @@ func (r *roots) read() ([]root, error) {
 		if _, known := protoStates[e.State]; err != nil || len(certs) != 1 || !known {
 			return nil, fmt.Errorf("states of the roots: %s: an entry is damaged: restore the file from a copy", r.path)
 		}
-		all = append(all, root{certs[0], e.State, e.Since})
+		longest, err := time.ParseDuration(cmp.Or(e.Longest, signer.MaxTTL.String()))
+		if err != nil {
+			return nil, fmt.Errorf("states of the roots: %s: an entry is damaged: restore the file from a copy", r.path)
+		}
+		all = append(all, root{certs[0], e.State, e.Since, e.Ready, longest})
 	}
 	return all, nil
 }
@@ -150,7 +167,7 @@ func (r *roots) read() ([]root, error) {
 func (r *roots) write(all []root) error {
 	var f rootFile
 	for _, c := range all {
-		f.Roots = append(f.Roots, rootEntry{signer.Encode(c.cert), c.state, c.since.UTC()})
+		f.Roots = append(f.Roots, rootEntry{signer.Encode(c.cert), c.state, c.since.UTC(), c.ready, c.longest.String()})
 	}
 	b, err := json.MarshalIndent(f, "", "  ")
 	if err != nil {
@@ -187,20 +204,68 @@ func (r *roots) accept(a *signer.Authority) error {
 	if i < 0 {
 		return fmt.Errorf("no proxy knows the root %s yet: first add it to root-cert.pem beside the roots before, under the key and the certificate before; in an emergency, give --unannounced-root once", named(a.Root()))
 	}
-	if from := known[i].since.Add(r.announcement); known[i].state == announced && time.Now().Before(from) {
-		return fmt.Errorf("the root %s is announced, and may sign from %s on, when proxies trust it (--root-announcement %s)", named(a.Root()), from.UTC().Format(time.RFC3339), r.announcement)
+	if known[i].state == announced && !known[i].ready {
+		return fmt.Errorf("the root %s is announced, and not all proxies trust it yet: `meshlog ca status` lists those that do not; in an emergency, `meshlog ca rotate --force` lets it sign", named(a.Root()))
 	}
 	return nil
 }
 
-// follow moves the states on, and writes them if they change. Other replicas may share the
-// file, so it is read each time.
-func (r *roots) follow(a *signer.Authority, now time.Time) error {
+// clear lets announced roots sign for which waiting returns no reason to wait. force: it
+// is not asked.
+func (r *roots) clear(waiting func([sha256.Size]byte) []string, force bool) error {
+	unlock, err := lock(r.path)
+	if err != nil {
+		return err
+	}
+	defer unlock()
 	known, err := r.read()
 	if err != nil {
 		return err
 	}
-	all := next(known, a, now)
+	changed := false
+	for i, c := range known {
+		if c.state != announced || c.ready || !force && len(waiting(sumOf(c.cert))) > 0 {
+			continue
+		}
+		known[i].ready, changed = true, true
+		r.log.Info("an announced root of the mesh may sign", "root", named(c.cert), "forced", force)
+	}
+	if !changed {
+		return nil
+	}
+	if err := r.write(known); err != nil {
+		return err
+	}
+	r.set(known)
+	return nil
+}
+
+// ready returns the announced root that may sign; nil: none.
+func (r *roots) ready() (*x509.Certificate, error) {
+	known, err := r.read()
+	for _, c := range known {
+		if c.state == announced && c.ready {
+			return c.cert, err
+		}
+	}
+	return nil, err
+}
+
+func sumOf(c *x509.Certificate) [sha256.Size]byte { return sha256.Sum256(c.Raw) }
+
+// follow moves the states on, and writes them if they change. Other replicas may share the
+// file, so it is read each time.
+func (r *roots) follow(a *signer.Authority, given []*x509.Certificate, now time.Time) error {
+	unlock, err := lock(r.path)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	known, err := r.read()
+	if err != nil {
+		return err
+	}
+	all := next(known, a, given, r.longest, now)
 	if !same(known, all) {
 		if err := r.write(all); err != nil {
 			return err
@@ -211,6 +276,12 @@ func (r *roots) follow(a *signer.Authority, now time.Time) error {
 			}
 		}
 	}
+	r.set(all)
+	return nil
+}
+
+// set keeps the states for readers, and wakes them.
+func (r *roots) set(all []root) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !same(r.all, all) && r.news != nil {
@@ -218,34 +289,12 @@ func (r *roots) follow(a *signer.Authority, now time.Time) error {
 		r.news = nil
 	}
 	r.all = all
-	return nil
 }
 
 func same(a, b []root) bool {
-	return slices.EqualFunc(a, b, func(a, b root) bool { return a.cert.Equal(b.cert) && a.state == b.state })
-}
-
-// followEvery is how often the states follow the authority and the clock.
-const followEvery = 5 * time.Second
-
-// run follows the authority until ctx is done. It logs each new error once.
-func (r *roots) run(ctx context.Context, authority func() *signer.Authority) error {
-	tick := time.NewTicker(followEvery)
-	defer tick.Stop()
-	logged := ""
-	for {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case now := <-tick.C:
-			if err := r.follow(authority(), now); err == nil {
-				logged = ""
-			} else if err.Error() != logged {
-				logged = err.Error()
-				r.log.Warn("the roots of the mesh stay as they are", "error", err)
-			}
-		}
-	}
+	return slices.EqualFunc(a, b, func(a, b root) bool {
+		return a.cert.Equal(b.cert) && a.state == b.state && a.ready == b.ready && a.longest == b.longest
+	})
 }
 
 // bundle returns what proxies shall trust, and a channel that is closed when that changes.
@@ -266,11 +315,19 @@ func (r *roots) bundle() (*registryv1.TrustBundle, <-chan struct{}) {
 	return b, r.news
 }
 
+// list returns the roots.
+func (r *roots) list() []root {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.all)
+}
+
 // rootReport is a root on /debug/ca.
 type rootReport struct {
 	Root  string    `json:"root"`
 	State state     `json:"state"`
 	Since time.Time `json:"since"`
+	Ready bool      `json:"ready,omitempty"` // it is announced, and may sign
 	Ends  time.Time `json:"ends"`
 }
 
@@ -278,7 +335,7 @@ func (r *roots) report() (all []rootReport) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, c := range r.all {
-		all = append(all, rootReport{named(c.cert), c.state, c.since, c.cert.NotAfter})
+		all = append(all, rootReport{named(c.cert), c.state, c.since, c.ready, c.cert.NotAfter})
 	}
 	return all
 }

@@ -78,7 +78,7 @@ func Run(ctx context.Context, o Options) error {
 	config.Keys, config.Audit = store, link.audit.write
 	beside := process.Stage{store.Run}
 	if certs := o.Ports.Certificates; certs != nil {
-		config.TLS = certs.Config()
+		config.TLS, config.MeshClients = certs.Config(), o.Ports.MeshClients
 		if len(o.Ports.Plain) > 0 {
 			log.Warn("xDS is served without TLS, too: a proxy on that port needs no certificate and can claim to be any other one; --listen \"\" closes it",
 				"xds", o.Ports.Plain[0].Addr().String())

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"os"
 	"sync"
 
 	"github.com/spf13/pflag"
@@ -24,42 +25,67 @@ import (
 type KeyExchange struct {
 	File     string // the frontend's own xkey; empty: it asks for none
 	SumsFile string // with the key of the HMACs; empty: only watchers check them
+
+	Certificates string // directory of credentials that this machine has too; empty: none
+	Instance     string // of the file watcher of the directory
 }
 
 // Flags binds the settings.
 func (k *KeyExchange) Flags(fs *pflag.FlagSet) {
 	fs.StringVar(&k.File, "key-exchange", k.File, "`file` with the frontends' own xkey, frontend.xk, as `meshlog bus-auth` writes it, and beside it the list of the public ones, "+keyring.ListName+"; both are read for each request. "+
 		"Set it so that the frontend can ask watchers for the private keys of TLS credentials, sealed")
-	fs.StringVar(&k.SumsFile, "secret-key-file", k.SumsFile, "`file` with the key that all watchers have as --secret-key-file. Needs --key-exchange. "+
+	fs.StringVar(&k.SumsFile, "secret-key-file", k.SumsFile, "`file` with the key that all watchers have as --secret-key-file. Needs --key-exchange or --certificates. "+
 		"Set it so that the frontend itself checks that a private key is the one that the version names; without it, it relies on the watchers")
+	fs.StringVar(&k.Certificates, "certificates", k.Certificates, "`directory` of TLS credentials that a file watcher has as --certificates and this machine too: private keys are read there first, if they are those that the version names. Needs --secret-key-file. "+
+		"Set it so that the frontend has the keys without its watcher")
+	fs.StringVar(&k.Instance, "certificates-instance", k.Instance, "`instance` of the file watcher of --certificates")
 }
+
+// DefaultKeyExchange returns the defaults.
+func DefaultKeyExchange() KeyExchange { return KeyExchange{Instance: "default"} }
 
 // Check returns an error if a setting has no effect.
 func (k *KeyExchange) Check() error {
-	if k.File == "" && k.SumsFile != "" {
-		return process.Invalid("secret-key-file", "has no effect without --key-exchange")
+	switch {
+	case k.Certificates != "" && k.SumsFile == "":
+		return process.Invalid("certificates", "needs the key of the HMACs: give its file with --secret-key-file")
+	case k.Certificates != "" && k.Instance == "":
+		return process.Invalid("certificates-instance", "is empty")
+	case k.File == "" && k.Certificates == "" && k.SumsFile != "":
+		return process.Invalid("secret-key-file", "has no effect without --key-exchange or --certificates")
 	}
 	return nil
 }
 
 // Verify checks the files that the settings name.
 func (k *KeyExchange) Verify() error {
-	if k.File == "" {
-		return nil
+	var ring, dir error
+	if k.File != "" {
+		if ring = k.ring().Verify(); ring != nil {
+			ring = process.Invalid("key-exchange", "%w", ring)
+		}
 	}
-	err := k.ring().Verify()
-	if err != nil {
-		err = process.Invalid("key-exchange", "%w", err)
+	if k.Certificates != "" {
+		switch info, err := os.Stat(k.Certificates); {
+		case err != nil:
+			dir = process.Invalid("certificates", "%w", err)
+		case !info.IsDir():
+			dir = process.Invalid("certificates", "not a directory")
+		}
 	}
 	_, sums := k.sums()
-	return errors.Join(err, sums)
+	return errors.Join(ring, dir, sums)
 }
 
 // Keys returns what the frontend needs to get private keys, and to keep them as s says.
 func (k *KeyExchange) Keys(s *Settings) (Keys, error) {
 	sums, err := k.sums()
 	sealed, sealErr := s.SealKey()
-	return Keys{Ring: k.ring(), Sums: sums, Seal: sealed}, errors.Join(err, sealErr)
+	keys := Keys{Ring: k.ring(), Sums: sums, Seal: sealed}
+	if k.Certificates != "" {
+		keys.local = local{k.Certificates, ident.Shard{Source: "file", Instance: k.Instance}}.read
+	}
+	return keys, errors.Join(err, sealErr)
 }
 
 func (k *KeyExchange) ring() keyring.Ring { return keyring.Ring{File: k.File} }
@@ -80,6 +106,8 @@ type Keys struct {
 	Keepers map[ident.Shard]Ask // watchers of this process: a request to one is a function call (KEY-3)
 	Sums    []byte              // the key of the HMACs; empty: only watchers check them
 	Seal    *seal.Key           // the key of the files in process.KeysDir; nil: memory only
+
+	local func(ctx context.Context, k keys.Key) ([]byte, error) // reads what this machine has; nil: nothing
 }
 
 // keyStore returns the store of the private keys. It has those in sealed files. Changed is
@@ -87,7 +115,7 @@ type Keys struct {
 func (o *Options) keyStore(log *slog.Logger, link *busLink, changed func(keys.Key)) *keys.Store {
 	link.audit.log = log
 	return keys.New(keys.Config{
-		Ask: o.Keys.ask(link), Sums: o.Keys.Sums, Dir: process.KeysDir(o.Data), Seal: o.Keys.Seal, Log: log, Audit: link.audit.write, OnChange: changed,
+		Ask: o.Keys.ask(link), Local: o.Keys.local, Sums: o.Keys.Sums, Dir: process.KeysDir(o.Data), Seal: o.Keys.Seal, Log: log, Audit: link.audit.write, OnChange: changed,
 	})
 }
 

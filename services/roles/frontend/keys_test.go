@@ -131,7 +131,7 @@ func TestKeysOverTheBus(t *testing.T) {
 	nc := connect(bus.Frontend())
 	writer, err := audit.NewWriter(nc, audit.WriterOptions{Domain: "mesh", Role: bus.Frontend(), Process: "f", Log: quiet})
 	must(t, err)
-	stop := run(t, store.Run, writer.Run, func(ctx context.Context) error { return watcher.ServeKeys(ctx, shard, answer) })
+	stop := run(t, store.Run, writer.Run, func(ctx context.Context) error { return watcher.ServeKeys(ctx, shard, bus.KeyAnswers{Answer: answer}) })
 	store.Want([]keys.Key{k, forged})
 	link.audit.write(&auditv1.Record{Action: auditv1.Action_ACTION_KEY_REFUSED, Object: "early", Digest: []byte(k.Sum)})
 	link.audit.open(writer)
@@ -192,14 +192,29 @@ func TestKeysByCall(t *testing.T) {
 func TestKeySettings(t *testing.T) {
 	missing := filepath.Join(t.TempDir(), "missing")
 	x := KeyExchange{SumsFile: missing}
-	if err := x.Check(); err == nil || !strings.Contains(err.Error(), "--secret-key-file has no effect without --key-exchange") {
+	if err := x.Check(); err == nil || !strings.Contains(err.Error(), "--secret-key-file has no effect without --key-exchange or --certificates") {
 		t.Errorf("without --key-exchange: %v", err)
 	}
-	must(t, x.Verify())
+	if err := x.Verify(); err == nil || !strings.Contains(err.Error(), "--secret-key-file") {
+		t.Errorf("a missing key of the HMACs: %v", err)
+	}
 	x.File = missing
 	must(t, x.Check())
 	if err := x.Verify(); err == nil || !strings.Contains(err.Error(), "--key-exchange") || !strings.Contains(err.Error(), "--secret-key-file") {
 		t.Errorf("missing files: %v", err)
+	}
+	y := KeyExchange{Certificates: missing}
+	if err := y.Check(); err == nil || !strings.Contains(err.Error(), "--certificates needs") {
+		t.Errorf("certificates without the key of the HMACs: %v", err)
+	}
+	y.SumsFile = certtest.WriteFile(t, t.TempDir(), "hmac", sums)
+	if err := y.Check(); err == nil || !strings.Contains(err.Error(), "--certificates-instance") {
+		t.Errorf("certificates of no watcher: %v", err)
+	}
+	y.Instance = "default"
+	must(t, y.Check())
+	if err := y.Verify(); err == nil || !strings.Contains(err.Error(), "--certificates") {
+		t.Errorf("a missing directory: %v", err)
 	}
 	s := DefaultSettings()
 	must(t, s.Verify())

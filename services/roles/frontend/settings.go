@@ -22,6 +22,8 @@ type Settings struct {
 	Listen    string // without TLS; empty: none. The default counts only without TLS
 	TLSListen string // with TLS, if TLS has a certificate
 	TLS       certificates.Files
+	// MeshClients: proxies need a certificate of the mesh's CA, or of TLS.ClientCA.
+	MeshClients bool
 	// SealKeyFile has the key of the sealed files; empty: private keys are in memory only.
 	SealKeyFile string
 	Limits      frontend.Limits
@@ -48,6 +50,8 @@ func (s *Settings) Flags(fs *pflag.FlagSet) {
 	fs.StringVar(&s.TLS.Key, "tls-key", s.TLS.Key, "PEM `file` with the key of --tls-cert")
 	fs.StringVar(&s.TLS.ClientCA, "tls-client-ca", s.TLS.ClientCA, "PEM `file` with the CAs that sign proxies' certificates, read again when it changes. "+
 		"Give it to let in, over TLS, only proxies with such a certificate; a proxy whose certificate has an Istio identity (spiffe://TRUST-DOMAIN/ns/NAMESPACE/sa/ACCOUNT) must be in that namespace and account")
+	fs.BoolVar(&s.MeshClients, "tls-mesh-clients", s.MeshClients, "let in, over TLS, only proxies with a certificate of the mesh's CA, or of --tls-client-ca; the roots are those that the CA publishes, and follow their rotation. "+
+		"Set it if proxies get their certificates from the CA of this mesh, as meshlog agent does")
 	fs.StringVar(&s.SealKeyFile, "seal-key-file", s.SealKeyFile, "`file` with 32 random bytes or more, which must not be on the disk of --data: a systemd credential, a secret of a TPM, a mounted Secret. Read at the start. "+
 		"Set it so that the frontend keeps private keys in sealed files, in DATA/keys, and has them after a restart while all other processes are down; without it they are in memory only")
 	l := &s.Limits
@@ -57,7 +61,7 @@ func (s *Settings) Flags(fs *pflag.FlagSet) {
 		"Raise it if more proxies share an address: behind NAT, or behind a load balancer that does not keep their addresses")
 	fs.IntVar(&l.StreamsPerIdentity, "streams-per-identity", l.StreamsPerIdentity, "streams that the clients with one identity in their certificates may have; 0: no limit. "+
 		"Raise it if a service account has more pods at one frontend")
-	fs.IntVar(&l.Classes, "classes", l.Classes, "classes of proxies for which resources are kept, counted for each of the five types; proxies that would need more are refused, those of one address or identity above a tenth; 0: no limit. "+
+	fs.IntVar(&l.Classes, "classes", l.Classes, "classes of proxies for which resources are kept, counted for each type of resource; proxies that would need more are refused, those of one address or identity above a tenth; 0: no limit. "+
 		"Raise it if meshlog_frontend_resident_classes comes near it and the proxies are yours")
 	fs.IntVar(&l.FirstAnswers, "first-answers", l.FirstAnswers, "new streams in their first responses at a time; more wait, or are refused and retry. "+
 		"If higher, a change reaches connected proxies later when many connect at once")
@@ -99,6 +103,8 @@ func (s *Settings) Check() error {
 	case s.TLS.Cert != "" && s.TLS.Key == "":
 		errs = append(errs, process.Invalid("tls-key", "is missing: give the key of --tls-cert, too"))
 	case s.TLS.Cert == "" && s.TLS.ClientCA != "":
+		errs = append(errs, process.Invalid("tls-cert", "is missing: proxies show certificates over TLS only; give --tls-cert and --tls-key, too"))
+	case s.TLS.Cert == "" && s.MeshClients:
 		errs = append(errs, process.Invalid("tls-cert", "is missing: proxies show certificates over TLS only; give --tls-cert and --tls-key, too"))
 	case s.TLS.Cert == "" && s.Listen == "":
 		errs = append(errs, process.Invalid("listen", "is empty, and there is no --tls-cert: give an address, or a certificate for --tls-listen"))
@@ -149,7 +155,7 @@ func (s *Settings) SealKey() (*seal.Key, error) {
 
 // Open listens on the addresses. The caller closes the ports.
 func (s *Settings) Open() (*Ports, error) {
-	p := new(Ports)
+	p := &Ports{MeshClients: s.MeshClients}
 	var err error
 	if s.TLS.Cert != "" {
 		if p.Certificates, err = certificates.Load(s.TLS); err != nil {
@@ -180,6 +186,7 @@ func listen(flag, addr string) ([]net.Listener, error) {
 type Ports struct {
 	Plain, TLS   []net.Listener
 	Certificates *certificates.Certificates // of the TLS listeners; nil: none
+	MeshClients  bool                       // as in Settings
 }
 
 // Close closes all listeners.

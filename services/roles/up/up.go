@@ -4,10 +4,11 @@
 //	CLUSTER ──> watcher/kube ──>  │                       │
 //	            policy ────────>  └──── embedded bus ─────┘
 //	            ca (--ca) ─────>
+//	ISSUERS ───> watcher/jwks ─>
 //
 // Each role has its own account and connection on the bus, its own file and its own
 // reports.
-// Packages roles/builder, roles/frontend, roles/watcher, roles/kube and roles/ca run it in
+// Packages roles/builder, roles/frontend, roles/watcher, roles/kube, roles/jwks and roles/ca run it in
 // the same way in a process of its own.
 package up
 
@@ -33,6 +34,7 @@ import (
 	"meshlog.dev/services/roles/builder"
 	"meshlog.dev/services/roles/ca"
 	"meshlog.dev/services/roles/frontend"
+	"meshlog.dev/services/roles/jwks"
 	"meshlog.dev/services/roles/kube"
 	watcherroles "meshlog.dev/services/roles/watcher"
 	"meshlog.dev/services/watcher"
@@ -58,6 +60,7 @@ type Settings struct {
 	Frontend    frontend.Settings
 	Builder     builder.Settings
 	Watcher     watcherroles.Settings
+	JWKS        jwks.Settings
 	// CA: the certificate authority runs too, with the settings in Authority.
 	CA        bool
 	Authority ca.Settings
@@ -67,7 +70,7 @@ type Settings struct {
 func DefaultSettings() *Settings {
 	return &Settings{
 		BusListen: "127.0.0.1:0", Kube: kube.DefaultSettings(), Frontend: frontend.DefaultSettings(), Builder: builder.DefaultSettings(),
-		Watcher: watcherroles.DefaultSettings(), Authority: ca.UpSettings(),
+		Watcher: watcherroles.DefaultSettings(), JWKS: jwks.DefaultSettings(), Authority: ca.UpSettings(),
 	}
 }
 
@@ -86,6 +89,7 @@ func (s *Settings) Flags(fs *pflag.FlagSet) {
 	fs.Lookup("seal-key-file").Usage += ". It also seals the key of the certificate authority, with --ca"
 	s.Builder.Flags(fs)
 	s.Watcher.Flags(fs)
+	s.JWKS.Flags(fs)
 	fs.BoolVar(&s.CA, "ca", s.CA, "run the certificate authority of the mesh too, with a root of its own; workloads join with tokens, which meshlog ca token makes. "+
 		"Set it, with --seal-key-file, so that workloads get certificates for their identity")
 	s.Authority.UpFlags(fs)
@@ -113,7 +117,7 @@ func (s *Settings) Check() error {
 		authority = s.authority().Check()
 	}
 	_, watchers := s.roles()
-	return errors.Join(config, watchers, authority, process.CheckData(s.Data), s.Kube.Check(), s.Frontend.Check(), s.Builder.Check(), s.Watcher.Check())
+	return errors.Join(config, watchers, authority, process.CheckData(s.Data), s.Kube.Check(), s.Frontend.Check(), s.Builder.Check(), s.Watcher.Check(), s.JWKS.Check())
 }
 
 // Verify checks the directories and files that the settings name, and writes the
@@ -129,7 +133,7 @@ func (s *Settings) Verify(ctx context.Context, w io.Writer) error {
 	if s.CA {
 		authority = s.authority().Verify()
 	}
-	return errors.Join(directory, cluster, authority, process.VerifyData(s.Data), s.Frontend.Verify())
+	return errors.Join(directory, cluster, authority, process.VerifyData(s.Data), s.Frontend.Verify(), s.JWKS.Verify())
 }
 
 // roles returns the users of the bus: a role for each part of this process, for the
@@ -141,7 +145,7 @@ func (s *Settings) roles() ([]bus.Role, error) {
 			all = append(all, r)
 		}
 	}
-	for _, shard := range []ident.Shard{ownShard, fileShard} {
+	for _, shard := range []ident.Shard{ownShard, fileShard, jwks.Shard} {
 		add(bus.Watcher(shard))
 	}
 	if s.Kube.Kubeconfig != "" {
@@ -305,6 +309,11 @@ func (s *Settings) sources(p *process.Process, connect connector) (all process.S
 			return s.authority().Run(ctx, ca.Options{Domain: process.DefaultDomain, ID: id, Connect: connectAs(ca.Shard), Process: p})
 		})
 	}
+	all = append(all, func(ctx context.Context) error {
+		return s.JWKS.Run(ctx, jwks.Options{
+			Domain: process.DefaultDomain, Holder: id, Connect: connectAs(jwks.Shard), Process: p, LogShare: s.Watcher.LogShare, Lazy: true,
+		})
+	})
 	policy, err := newPolicySource(append(required, &configv1.RequiredSource{Source: ownShard.Source, Instance: ownShard.Instance})...)
 	if err != nil {
 		return nil, nil, err

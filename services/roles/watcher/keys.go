@@ -62,7 +62,9 @@ func (k *Keys) stage(nc *bus.Conn, fleet *bus.Fleet, o Options, log *slog.Logger
 	k.running.Store(a)
 	return process.Stage{
 		w.Run,
-		func(ctx context.Context) error { return fleet.ServeKeys(ctx, o.Shard, a.answer) },
+		func(ctx context.Context) error {
+			return fleet.ServeKeys(ctx, o.Shard, bus.KeyAnswers{Answer: a.answer, Busy: a.busy})
+		},
 	}, nil
 }
 
@@ -86,7 +88,51 @@ func (a *answering) answer(ctx context.Context, request []byte) []byte {
 	return sealed
 }
 
+// busy is answer for a request that had to wait too long. It is no decision about the key,
+// so the audit has no record of it.
+func (a *answering) busy(request []byte) []byte {
+	asked, err := a.open(request)
+	if err == nil {
+		defer asked.wipe()
+		a.log.Warn("too many requests for keys: the frontend asks again", "shard", a.shard.String(), "frontend", asked.Sender)
+		var sealed []byte
+		if sealed, err = asked.seal(&keyexchange.Answer{Outcome: keyv1.Outcome_OUTCOME_BUSY, Reason: "too many requests for keys wait"}); err == nil {
+			return sealed
+		}
+	}
+	a.log.Warn("a request for a key is not answered", "shard", a.shard.String(), "error", err)
+	return []byte{}
+}
+
 func (a *answering) sealed(ctx context.Context, request []byte) ([]byte, error) {
+	asked, err := a.open(request)
+	if err != nil {
+		return nil, err
+	}
+	defer asked.wipe()
+	var answer keyexchange.Answer
+	answer.Outcome, answer.Fields, answer.Reason = a.keys.Keeper.Answer(ctx, asked.Namespace, asked.Name, asked.Sums)
+	defer func() { answer.Wipe() }()
+	sealed, err := asked.seal(&answer)
+	if err != nil { // the fields are too large
+		answer.Wipe()
+		answer = keyexchange.Answer{Outcome: keyv1.Outcome_OUTCOME_REFUSED, Reason: err.Error()}
+		if sealed, err = asked.seal(&answer); err != nil {
+			return nil, err
+		}
+	}
+	a.record(asked.Want, requester{name: asked.Sender, proof: "xkey"}, &answer)
+	return sealed, nil
+}
+
+// opened is a request that was opened with the watcher's own xkey.
+type opened struct {
+	*keyexchange.Asked
+	seal func(*keyexchange.Answer) ([]byte, error)
+	wipe func() // of the xkey
+}
+
+func (a *answering) open(request []byte) (*opened, error) {
 	list, err := a.keys.Ring.List()
 	if err != nil {
 		return nil, err
@@ -95,27 +141,19 @@ func (a *answering) sealed(ctx context.Context, request []byte) ([]byte, error) 
 	if err != nil {
 		return nil, err
 	}
-	defer own.Wipe()
 	asked, err := a.door.Open(own, list.Frontends(), request)
+	if err == nil && asked.Shard != a.shard { // a process of the bus has sent it here
+		err = fmt.Errorf("request for a key: is for %s", asked.Shard)
+	}
 	if err != nil {
+		own.Wipe()
 		return nil, err
 	}
-	if asked.Shard != a.shard { // a process of the bus has sent it here
-		return nil, fmt.Errorf("request for a key: is for %s", asked.Shard)
-	}
-	var answer keyexchange.Answer
-	answer.Outcome, answer.Fields, answer.Reason = a.keys.Keeper.Answer(ctx, asked.Namespace, asked.Name, asked.Sums)
-	defer func() { answer.Wipe() }()
-	sealed, err := asked.Seal(own, &answer)
-	if err != nil { // the fields are too large
-		answer.Wipe()
-		answer = keyexchange.Answer{Outcome: keyv1.Outcome_OUTCOME_REFUSED, Reason: err.Error()}
-		if sealed, err = asked.Seal(own, &answer); err != nil {
-			return nil, err
-		}
-	}
-	a.record(asked.Want, requester{name: asked.Sender, proof: "xkey"}, &answer)
-	return sealed, nil
+	return &opened{
+		Asked: asked,
+		seal:  func(answer *keyexchange.Answer) ([]byte, error) { return asked.Seal(own, answer) },
+		wipe:  own.Wipe,
+	}, nil
 }
 
 // requester is a frontend, and how it proved that it is one.

@@ -147,6 +147,12 @@ func TestKeys(t *testing.T) {
 		t.Errorf("before the watcher has started: %v", err)
 	}
 
+	// A watcher with too many requests says so, and writes no record.
+	busy := func(_ context.Context, request []byte) ([]byte, error) { return keys.running.Load().busy(request), nil }
+	if a, err := ring(bus.Frontend()).Ask(t.Context(), want("web"), busy); err != nil || a.Outcome != keyv1.Outcome_OUTCOME_BUSY || len(a.Fields) != 0 {
+		t.Errorf("beyond the bounds: %v, %v", a, err)
+	}
+
 	// A frontend that is not in the list is not answered, and is told why.
 	name := ring(bus.Frontend()).File
 	must(t, os.Remove(name))
@@ -154,6 +160,9 @@ func TestKeys(t *testing.T) {
 	must(t, err, os.WriteFile(name, seed, 0o600))
 	if _, err := ring(bus.Frontend()).Ask(t.Context(), want("web"), send); !errors.Is(err, keyexchange.ErrNotOpened) {
 		t.Errorf("a frontend that is not in the list: %v", err)
+	}
+	if _, err := ring(bus.Frontend()).Ask(t.Context(), want("web"), busy); !errors.Is(err, keyexchange.ErrNotOpened) {
+		t.Errorf("a frontend that is not in the list, beyond the bounds: %v", err)
 	}
 
 	reader, err := audit.NewReader(connect(bus.Operator()), "mesh")

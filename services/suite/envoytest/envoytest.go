@@ -30,13 +30,14 @@ type Config struct {
 	Endpoints []*endpointv3.ClusterLoadAssignment
 	Listeners []*listenerv3.Listener
 	Routes    []*routev3.RouteConfiguration
+	Filters   []*corev3.TypedExtensionConfig
 }
 
 // patience is how long Envoy may look at a configuration.
 const patience = 30 * time.Second
 
 // Validate fails the test with what Envoy says if it does not take c as a
-// static configuration. What would come by EDS and RDS is put into the
+// static configuration. What would come by EDS, RDS and ECDS is put into the
 // clusters and listeners that ask for it, so that Envoy looks at it too; routes
 // that no listener asks for get a listener of their own. Secrets are in it as static
 // ones, all with one certificate.
@@ -96,7 +97,7 @@ func (c Config) Bootstrap(t testing.TB) *bootstrapv3.Bootstrap {
 		}
 		for _, chain := range append(l.GetFilterChains(), l.GetDefaultFilterChain()) {
 			for _, f := range chain.GetFilters() {
-				c.inlineRoutes(t, f, asked)
+				c.inlineRequests(t, f, asked)
 			}
 		}
 		if s := l.GetAddress().GetSocketAddress(); s != nil && s.GetPortValue() < 1024 {
@@ -130,7 +131,19 @@ func (c Config) inlineEndpoints(cl *clusterv3.Cluster) {
 	}
 }
 
-func (c Config) inlineRoutes(t testing.TB, f *listenerv3.Filter, asked map[string]bool) {
+// InlineFilters puts filters into a manager that would ask for them by ECDS.
+func InlineFilters(m *hcmv3.HttpConnectionManager, all []*corev3.TypedExtensionConfig) {
+	for _, slot := range m.GetHttpFilters() {
+		for _, f := range all {
+			if slot.GetConfigDiscovery() != nil && slot.GetName() == f.GetName() {
+				slot.ConfigType = &hcmv3.HttpFilter_TypedConfig{TypedConfig: f.GetTypedConfig()}
+			}
+		}
+	}
+}
+
+// inlineRequests puts routes and filters into a manager that asks for them.
+func (c Config) inlineRequests(t testing.TB, f *listenerv3.Filter, asked map[string]bool) {
 	m := new(hcmv3.HttpConnectionManager)
 	if f.GetTypedConfig() == nil || !f.GetTypedConfig().MessageIs(m) {
 		return
@@ -138,18 +151,17 @@ func (c Config) inlineRoutes(t testing.TB, f *listenerv3.Filter, asked map[strin
 	if err := f.GetTypedConfig().UnmarshalTo(m); err != nil {
 		t.Fatal(err)
 	}
-	name := m.GetRds().GetRouteConfigName()
-	if name == "" {
-		return
-	}
-	routes := &routev3.RouteConfiguration{Name: name}
-	for _, r := range c.Routes {
-		if r.GetName() == name {
-			routes = r
+	InlineFilters(m, c.Filters)
+	if name := m.GetRds().GetRouteConfigName(); name != "" {
+		routes := &routev3.RouteConfiguration{Name: name}
+		for _, r := range c.Routes {
+			if r.GetName() == name {
+				routes = r
+			}
 		}
+		asked[name] = true
+		m.RouteSpecifier = &hcmv3.HttpConnectionManager_RouteConfig{RouteConfig: routes}
 	}
-	asked[name] = true
-	m.RouteSpecifier = &hcmv3.HttpConnectionManager_RouteConfig{RouteConfig: routes}
 	f.ConfigType = &listenerv3.Filter_TypedConfig{TypedConfig: packed(t, m)}
 }
 

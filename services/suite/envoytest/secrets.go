@@ -23,6 +23,9 @@ func inlineSecrets(t testing.TB, b *bootstrapv3.Bootstrap) {
 	s := secrets{TB: t, seen: map[string]bool{}}
 	for _, c := range b.GetStaticResources().GetClusters() {
 		s.socket(c.GetTransportSocket())
+		for _, m := range c.GetTransportSocketMatches() {
+			s.socket(m.GetTransportSocket())
+		}
 	}
 	for _, l := range b.GetStaticResources().GetListeners() {
 		for _, chain := range append(l.GetFilterChains(), l.GetDefaultFilterChain()) {

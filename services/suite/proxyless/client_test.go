@@ -12,6 +12,7 @@ import (
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/health"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
@@ -170,15 +171,22 @@ func call(t *testing.T, control *net.TCPAddr, target string) error {
 // dial returns a client of a target of the control plane, until the test ends.
 func dial(t *testing.T, control *net.TCPAddr, target string) *grpc.ClientConn {
 	t.Helper()
+	const nothing = `{"plugin_name": "file_watcher", "config": {"ca_certificate_file": "/none"}}`
+	return dialWith(t, control, target, `{"own": `+nothing+`, "ca": `+nothing+`}`, insecure.NewCredentials())
+}
+
+// dialWith is dial with the certificate providers of the bootstrap.
+func dialWith(t *testing.T, control *net.TCPAddr, target, providers string, by credentials.TransportCredentials) *grpc.ClientConn {
+	t.Helper()
 	builder, err := grpcxds.NewXDSResolverWithConfigForTesting(fmt.Appendf(nil, `{
 		"xds_servers": [{"server_uri": %[1]q, "channel_creds": [{"type": "insecure"}], "server_features": ["xds_v3"]}],
 		"node": {"id": "client"},
-		"certificate_providers": {"own": %[2]s, "ca": %[2]s}
-	}`, control.String(), `{"plugin_name": "file_watcher", "config": {"ca_certificate_file": "/none"}}`))
+		"certificate_providers": %[2]s
+	}`, control.String(), providers))
 	if err != nil {
 		t.Fatal(err)
 	}
-	conn, err := grpc.NewClient("xds:///"+target, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithResolvers(builder))
+	conn, err := grpc.NewClient("xds:///"+target, grpc.WithTransportCredentials(by), grpc.WithResolvers(builder))
 	if err != nil {
 		t.Fatal(err)
 	}

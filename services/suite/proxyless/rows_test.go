@@ -17,6 +17,7 @@ import (
 	"golang.org/x/tools/txtar"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/structpb"
 	"sigs.k8s.io/yaml"
 
 	"meshlog.dev/proto/ident"
@@ -70,6 +71,15 @@ func output(t *testing.T, a *txtar.Archive) *txtar.Archive {
 	w := &world{t: t, name: "world.yaml"}
 	for _, f := range a.Files {
 		switch rt, ok := types[f.Name]; {
+		case f.Name == "metadata.yaml":
+			w.metadata = new(structpb.Struct)
+			text, err := yaml.YAMLToJSON(f.Data)
+			if err == nil {
+				err = protojson.Unmarshal(text, w.metadata)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
 		case f.Name == "world.yaml":
 			w.load(f.Data)
 		case ok:
@@ -101,12 +111,14 @@ type world struct {
 	name  string
 	pc    *index.PushContext
 	class index.ProxyClass
+
+	metadata *structpb.Struct // of the client
 }
 
 func (w *world) load(text []byte) {
 	w.t.Helper()
 	w.pc = meshtest.PushContext(w.t, meshtest.YAML(w.t, string(text))...)
-	w.class = index.Classify(w.pc, &proxy.Proxy{GRPC: true, Namespace: "shop"})
+	w.class = index.Classify(w.pc, &proxy.Proxy{GRPC: true, Namespace: "shop", Metadata: w.metadata})
 }
 
 func (w *world) generate(rt ident.ResourceType) (*xds.Set, []problem.Diagnostic) {

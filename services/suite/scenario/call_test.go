@@ -1,6 +1,7 @@
 package scenario
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/netip"
 	"net/url"
@@ -28,7 +29,7 @@ func (s *stage) call(line string) (string, error) {
 }
 
 func parseCall(method, target string, more []string) (simulate.Call, error) {
-	c := simulate.Call{Headers: map[string]string{}}
+	c := simulate.Call{Headers: map[string][]string{}}
 	if method == "tcp" {
 		c.TCP = true
 		a, err := netip.ParseAddrPort(target)
@@ -36,13 +37,16 @@ func parseCall(method, target string, more []string) (simulate.Call, error) {
 			return c, err
 		}
 		c.Address, c.Port = a.Addr(), uint32(a.Port())
-		return c, nil
+		return c, parseWords(&c, more)
 	}
 	u, err := url.Parse(target)
 	if err != nil {
 		return c, err
 	}
 	c.Method, c.Host, c.Path, c.Port = method, u.Host, u.RequestURI(), 80
+	if c.TLS = u.Scheme == "https"; c.TLS {
+		c.Port, c.ServerName = 443, u.Hostname()
+	}
 	if u.Port() != "" {
 		n, err := strconv.ParseUint(u.Port(), 10, 16)
 		if err != nil {
@@ -50,58 +54,49 @@ func parseCall(method, target string, more []string) (simulate.Call, error) {
 		}
 		c.Port = uint32(n)
 	}
-	for _, w := range more {
-		name, value, ok := strings.Cut(w, "=")
-		if !ok {
-			return c, fmt.Errorf("%q: want header=value", w)
-		}
-		if name == "to" {
-			if c.Address, err = netip.ParseAddr(value); err != nil {
-				return c, err
-			}
-			continue
-		}
-		c.Headers[strings.ToLower(name)] = value
-	}
-	return c, nil
+	return c, parseWords(&c, more)
 }
 
-// render describes an outcome: the way of the call, its destinations, its status.
+// parseWords reads what follows the URL of a call.
+func parseWords(c *simulate.Call, more []string) (err error) {
+	for _, w := range more {
+		name, value, ok := strings.Cut(w, "=")
+		switch {
+		case w == "inbound":
+			c.Inbound = true
+		case w == "tls":
+			c.TLS = true
+		case !ok:
+			err = fmt.Errorf("%q: want header=value", w)
+		case name == "to":
+			c.Address, err = netip.ParseAddr(value)
+		case name == "from":
+			c.From, err = netip.ParseAddr(value)
+		case name == "as":
+			c.TLS, c.Identity = true, value
+		case name == "sni":
+			c.TLS, c.ServerName = true, value
+		case name == "alpn":
+			c.ALPN = strings.Split(value, ",")
+		case name == "token", name == "forged-token":
+			c.Token = &simulate.Token{Invalid: name == "forged-token"}
+			err = json.Unmarshal([]byte(value), &c.Token.Claims)
+		default:
+			name = strings.ToLower(name)
+			c.Headers[name] = append(c.Headers[name], value)
+		}
+		if err != nil {
+			return fmt.Errorf("%q: %w", w, err)
+		}
+	}
+	return nil
+}
+
+// render describes an outcome, indented.
 func render(o simulate.Outcome) string {
 	var b strings.Builder
-	say := func(format string, args ...any) { fmt.Fprintf(&b, "    "+format+"\n", args...) }
-	var way []string
-	for _, w := range []string{o.Listener, o.FilterChain, o.RouteConfiguration, o.VirtualHost, o.Route} {
-		if w != "" {
-			way = append(way, w)
-		}
-	}
-	if len(way) > 0 {
-		say("by %s", strings.Join(way, " / "))
-	}
-	total := uint32(0)
-	for _, d := range o.To {
-		total += d.Weight
-	}
-	for _, d := range o.To {
-		share := ""
-		if len(o.To) > 1 {
-			share = fmt.Sprintf("%d%% ", 100*d.Weight/max(total, 1))
-		}
-		end := strings.Join(d.Endpoints, ", ")
-		switch {
-		case d.Missing:
-			end = "no such cluster: 503"
-		case end == "":
-			end = "no endpoints: 503"
-		}
-		say("%s%s -> %s", share, d.Cluster, end)
-	}
-	if o.Status != 0 {
-		say("%s", strings.TrimSpace(fmt.Sprintf("%d %s %s", o.Status, o.Location, o.Body)))
-	}
-	for _, n := range o.Notes {
-		say("%s", n)
+	for _, line := range o.Lines() {
+		fmt.Fprintf(&b, "    %s\n", line)
 	}
 	return b.String()
 }

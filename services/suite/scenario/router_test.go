@@ -20,14 +20,22 @@ import (
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	"google.golang.org/protobuf/proto"
 
+	"meshlog.dev/services/mesh/simulate"
 	"meshlog.dev/services/suite/envoytest"
 )
 
 // router is an Envoy without upstreams. Its responses name the route and the
 // cluster that it selected.
 type router struct {
-	client http.Client
-	ports  []uint32
+	client  http.Client
+	ports   []uint32
+	clients *clients
+}
+
+// front is what a port of the router gets requests with.
+type front struct {
+	manager *hcmv3.HttpConnectionManager // with its routes and filters
+	tls     bool
 }
 
 // answer is Envoy's response to a request.
@@ -39,14 +47,17 @@ type answer struct {
 	Cluster  string
 	Status   int
 	Location string
+	// Rule is that of the policy that refused the request: "none" if no rule of ALLOW
+	// matched.
+	Rule string
 }
 
 // bodyFormat is the format of every response body.
-const bodyFormat = "%ROUTE_NAME%\n%UPSTREAM_CLUSTER%\n"
+const bodyFormat = "%ROUTE_NAME%\n%UPSTREAM_CLUSTER%\n%RESPONSE_CODE_DETAILS%\n"
 
-// newRouter starts an Envoy with a port for each of managers, which must contain
-// their routes. The clusters have no endpoints. Envoy stops when the test ends.
-func newRouter(t testing.TB, managers []*hcmv3.HttpConnectionManager, clusters []string) *router {
+// newRouter starts an Envoy with a port for each of fronts. The clusters have no
+// endpoints. Envoy stops when the test ends.
+func newRouter(t testing.TB, fronts []front, clusters []string) *router {
 	t.Helper()
 	static := &bootstrapv3.Bootstrap_StaticResources{}
 	for _, name := range clusters {
@@ -56,22 +67,26 @@ func newRouter(t testing.TB, managers []*hcmv3.HttpConnectionManager, clusters [
 			LoadAssignment:       &endpointv3.ClusterLoadAssignment{ClusterName: name},
 		})
 	}
-	for i, m := range managers {
-		m = proto.Clone(m).(*hcmv3.HttpConnectionManager)
+	clients := newClients(t)
+	for i, f := range fronts {
+		m := proto.Clone(f.manager).(*hcmv3.HttpConnectionManager)
 		m.LocalReplyConfig = &hcmv3.LocalReplyConfig{BodyFormat: &corev3.SubstitutionFormatString{
 			Format: &corev3.SubstitutionFormatString_TextFormatSource{TextFormatSource: &corev3.DataSource{
 				Specifier: &corev3.DataSource_InlineString{InlineString: bodyFormat},
 			}},
 		}}
-		static.Listeners = append(static.Listeners, envoytest.Listener(t, strconv.Itoa(i), 0, m))
+		l := envoytest.Listener(t, strconv.Itoa(i), 0, m)
+		if f.tls {
+			l.FilterChains[0].TransportSocket = clients.server(t)
+		}
+		static.Listeners = append(static.Listeners, l)
 	}
 	admin := start(t, &bootstrapv3.Bootstrap{
 		Node:            &corev3.Node{Id: "router", Cluster: "router"},
 		Admin:           &bootstrapv3.Admin{Address: envoytest.Loopback(0)},
 		StaticResources: static,
 	})
-	r := &router{ports: make([]uint32, len(managers))}
-	r.client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	r := &router{ports: make([]uint32, len(fronts)), clients: clients}
 	t.Cleanup(r.client.CloseIdleConnections)
 	r.findPorts(t, admin)
 	return r
@@ -154,21 +169,34 @@ func (r *router) findPorts(t testing.TB, admin string) {
 	}
 }
 
-// ask sends a request to the manager with that index. It keeps the request's Host,
-// path and headers.
-func (r *router) ask(req *http.Request, manager int) (answer, error) {
-	req.URL.Scheme, req.URL.Host = "http", fmt.Sprintf("127.0.0.1:%d", r.ports[manager])
-	resp, err := r.client.Do(req)
+// ask sends the request of a call to the front with that index. It keeps the request's
+// Host, path and headers.
+func (r *router) ask(c simulate.Call, front int) (answer, error) {
+	req, err := r.clients.request(c)
+	if err != nil {
+		return answer{}, err
+	}
+	client, err := r.clients.client(c)
+	if err != nil {
+		return answer{}, err
+	}
+	defer client.CloseIdleConnections()
+	req.URL.Host = fmt.Sprintf("127.0.0.1:%d", r.ports[front])
+	resp, err := client.Do(req)
 	if err != nil {
 		return answer{}, err
 	}
 	defer resp.Body.Close()
 	a := answer{Status: resp.StatusCode, Location: resp.Header.Get("Location")}
 	lines := bufio.NewScanner(resp.Body)
-	for _, field := range []*string{&a.Route, &a.Cluster} {
+	details := ""
+	for _, field := range []*string{&a.Route, &a.Cluster, &details} {
 		if lines.Scan() && lines.Text() != "-" {
 			*field = lines.Text()
 		}
+	}
+	if rule, ok := strings.CutPrefix(details, "rbac_access_denied_matched_policy["); ok {
+		a.Rule = strings.TrimSuffix(rule, "]")
 	}
 	return a, lines.Err()
 }

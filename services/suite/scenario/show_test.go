@@ -8,14 +8,17 @@ import (
 	"strings"
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	"sigs.k8s.io/yaml"
 
 	"meshlog.dev/proto/ident"
+	ndsv1 "meshlog.dev/proto/istio/networking/nds/v1"
 	"meshlog.dev/services/mesh/anytype"
 	"meshlog.dev/services/mesh/index"
 	"meshlog.dev/services/mesh/problem"
@@ -29,7 +32,7 @@ func resourceType(name string) (ident.ResourceType, error) {
 			return t, nil
 		}
 	}
-	return 0, fmt.Errorf("%q: want CDS, EDS, LDS or RDS", name)
+	return 0, fmt.Errorf("%q: want CDS, EDS, LDS, RDS, SDS or ECDS", name)
 }
 
 func (s *stage) set(proxy, typeName string) (ident.ResourceType, *xds.Set, error) {
@@ -77,9 +80,11 @@ func (s *stage) resource(proxy, typeName, name string) ([]byte, error) {
 }
 
 func message(t ident.ResourceType, r *xds.Resource) (proto.Message, error) {
-	m := [...]proto.Message{
+	m := [ident.ResourceTypes]proto.Message{
 		ident.CDS: new(clusterv3.Cluster), ident.EDS: new(endpointv3.ClusterLoadAssignment),
 		ident.LDS: new(listenerv3.Listener), ident.RDS: new(routev3.RouteConfiguration),
+		ident.SDS: new(tlsv3.Secret), ident.ECDS: new(corev3.TypedExtensionConfig),
+		ident.NDS: new(ndsv1.NameTable),
 	}[t]
 	return m, proto.Unmarshal(r.Value(), m)
 }
@@ -197,6 +202,8 @@ func (s *stage) askEnvoy() {
 					c.Listeners = append(c.Listeners, m)
 				case *routev3.RouteConfiguration:
 					c.Routes = append(c.Routes, m)
+				case *corev3.TypedExtensionConfig:
+					c.Filters = append(c.Filters, m)
 				}
 			}
 		}

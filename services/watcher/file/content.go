@@ -87,7 +87,7 @@ func (p *parser) payload(d *manifest.Document, o document.Object, bad *problem.D
 	if bad == nil {
 		b, err := o.Kind.Encode(o.Message)
 		if err == nil {
-			return ident.Value{Type: o.Kind.TypeURL, Bytes: b}, p.origin(document.FirstProblem(d, o))
+			return ident.Value{Type: o.Kind.TypeOf(o.Message), Bytes: b}, p.origin(document.FirstProblem(d, o))
 		}
 		bad = &problem.Diagnostic{Line: d.Line, Field: "spec", Reason: err.Error()}
 	}

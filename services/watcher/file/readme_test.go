@@ -78,9 +78,6 @@ func kindTable() string {
 			versions[0] = k.APIVersion()
 		}
 		effect := effects[k.Meaning]
-		if k.Security && k.Meaning == kind.NotYet {
-			effect = "**not enforced yet**: [what happens instead](#security-policies)"
-		}
 		if k.ClusterOnly {
 			effect = "not in documents; of a cluster: carried on the log"
 			if k.Name == "Secret" {

@@ -37,7 +37,7 @@ type Fleet struct {
 }
 
 // Connect connects all proxies at once. The returned wave ends when the last of
-// them has acknowledged all four types. The caller closes the fleet, even if ctx
+// them has acknowledged all types. The caller closes the fleet, even if ctx
 // has ended.
 func Connect(ctx context.Context, c Config) (*Fleet, *Wave) {
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -45,7 +45,7 @@ func Connect(ctx context.Context, c Config) (*Fleet, *Wave) {
 		target: c.Target, mode: c.Mode, size: len(c.Nodes),
 		cancel: cancel, ended: ctx.Done(), cause: func() error { return context.Cause(ctx) },
 	}
-	names := [types][]string{EDS: c.Names.Endpoints, RDS: c.Names.Routes}
+	names := c.Names.byType()
 	for _, t := range Types() {
 		f.phrases[t] = phraseOf(c.Mode, t, names[t])
 	}

@@ -32,13 +32,15 @@ const (
 )
 
 // script returns responses with one cluster "a" of EDS, and one listener with the
-// routes "80".
+// routes "80" and the filter "slot" of ECDS beside one of its own.
 func script() floor.Script {
+	requests := text(3, text(2, "80")) + text(5, text(1, "slot"), text(5)) + text(5, text(1, "own"))
 	return floor.Script{
 		First: map[string][]byte{
 			rig.Cluster:               field(2, text(2, text(1, "a"), isEDS)),
 			rig.ClusterLoadAssignment: field(2, "endpoints"),
-			rig.Listener:              field(2, text(2, text(3, text(3, text(4, text(1, manager), text(2, text(3, text(2, "80")))))))),
+			rig.Listener:              field(2, text(2, text(3, text(3, text(4, text(1, manager), text(2, requests)))))),
+			rig.Filter:                field(2, "filter"),
 			rig.RouteConfiguration:    field(2, oldRoutes),
 		},
 		Change: map[string][]byte{rig.RouteConfiguration: field(2, newRoutes)},
@@ -103,7 +105,7 @@ func TestFleet(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if n := lesson.Names; len(n.Endpoints) != 1 || n.Endpoints[0] != "a" || len(n.Routes) != 1 || n.Routes[0] != "80" {
+	if n := lesson.Names; len(n.Endpoints) != 1 || n.Endpoints[0] != "a" || len(n.Routes) != 1 || n.Routes[0] != "80" || len(n.Filters) != 1 || n.Filters[0] != "slot" {
 		t.Errorf("names %q", n)
 	}
 

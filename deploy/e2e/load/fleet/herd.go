@@ -49,7 +49,7 @@ const (
 func NewHerd(ctx context.Context, c HerdConfig) (*Herd, *Return) {
 	ctx, cancel := context.WithCancel(ctx)
 	h := &Herd{targets: c.Targets, cancel: cancel}
-	names := [types][]string{EDS: c.Names.Endpoints, RDS: c.Names.Routes}
+	names := c.Names.byType()
 	for _, t := range Types() {
 		h.phrases[t] = phraseOf(SotW, t, names[t])
 	}

@@ -52,13 +52,15 @@ func Learn(ctx context.Context, target string, m Mode, node []byte) (*Lesson, er
 		case CDS:
 			names[EDS], err = endpointNames(m, l.Answers[t])
 		case LDS:
-			names[RDS], err = routeNames(m, l.Answers[t])
+			if names[RDS], err = routeNames(m, l.Answers[t]); err == nil {
+				names[ECDS], err = filterNames(m, l.Answers[t])
+			}
 		}
 		if err != nil {
 			return nil, err
 		}
 	}
-	l.Names = Names{Endpoints: names[EDS], Routes: names[RDS]}
+	l.Names = Names{Endpoints: names[EDS], Routes: names[RDS], Filters: names[ECDS]}
 	return l, nil
 }
 

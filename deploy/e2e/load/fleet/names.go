@@ -13,6 +13,11 @@ import (
 type Names struct {
 	Endpoints []string // of EDS
 	Routes    []string // of RDS
+	Filters   []string // of ECDS
+}
+
+func (n Names) byType() [types][]string {
+	return [types][]string{EDS: n.Endpoints, ECDS: n.Filters, RDS: n.Routes}
 }
 
 // path leads to a field of a message, through nested messages. This package reads
@@ -31,6 +36,9 @@ var (
 	filterConfigs   = path{3, 3, 4}  // filter_chains.filters.typed_config
 	defaultConfigs  = path{25, 3, 4} // the same field in default_filter_chain
 	managerRoutes   = path{3, 2}     // rds.route_config_name of an HttpConnectionManager
+	managerFilters  = path{5}        // http_filters
+	filterName      = path{1}
+	filterSource    = path{5} // config_discovery of an HttpFilter
 	resourceMessage = map[Mode]path{SotW: anyValue, Delta: deltaValue}
 )
 
@@ -64,6 +72,23 @@ func endpointNames(m Mode, resources []byte) ([]string, error) {
 
 // routeNames returns the RDS names that listeners refer to.
 func routeNames(m Mode, resources []byte) ([]string, error) {
+	return managerNames(m, resources, func(manager []byte) [][]byte { return find(manager, managerRoutes) })
+}
+
+// filterNames returns the ECDS names that listeners refer to.
+func filterNames(m Mode, resources []byte) ([]string, error) {
+	return managerNames(m, resources, func(manager []byte) (names [][]byte) {
+		for _, filter := range find(manager, managerFilters) {
+			if len(find(filter, filterSource)) > 0 {
+				names = append(names, find(filter, filterName)...)
+			}
+		}
+		return names
+	})
+}
+
+// managerNames returns the names that of finds in the managers of listeners.
+func managerNames(m Mode, resources []byte, of func(manager []byte) [][]byte) ([]string, error) {
 	var names []string
 	err := each(resources, func(r []byte) error {
 		for _, listener := range find(r, resourceMessage[m]) {
@@ -72,7 +97,7 @@ func routeNames(m Mode, resources []byte) ([]string, error) {
 					continue
 				}
 				for _, manager := range find(filter, anyValue) {
-					for _, name := range find(manager, managerRoutes) {
+					for _, name := range of(manager) {
 						names = append(names, string(name))
 					}
 				}

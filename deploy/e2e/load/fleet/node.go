@@ -23,7 +23,8 @@ func Sidecar(i int, namespace string) ([]byte, error) {
 		"NAME": name, "NAMESPACE": namespace, "CLUSTER_ID": "Kubernetes", "MESH_ID": "cluster.local",
 		"ISTIO_VERSION": "1.31.1", "INTERCEPTION_MODE": "REDIRECT", "SERVICE_ACCOUNT": "load",
 		"WORKLOAD_NAME": "load", "INSTANCE_IPS": ip,
-		"LABELS": map[string]any{"app": "load", "version": "v1", "statefulset.kubernetes.io/pod-name": name},
+		"PROXY_CONFIG": map[string]any{"discoveryAddress": "istiod.istio-system.svc:15012", "serviceCluster": "istio-proxy"}, // as Istio's agent sends it
+		"LABELS":       map[string]any{"app": "load", "version": "v1", "statefulset.kubernetes.io/pod-name": name},
 	})
 	if err != nil {
 		return nil, err

@@ -85,3 +85,18 @@ spec:
     connectionPool: {tcp: {connectTimeout: %dms}}
 `, w.Namespace(namespace), w.host(s), 1000+namespace)
 }
+
+// policy returns an AuthorizationPolicy for all proxies.
+func policy(i int) string {
+	return fmt.Sprintf(`---
+apiVersion: security.istio.io/v1
+kind: AuthorizationPolicy
+metadata: {name: policy-%[1]d, namespace: istio-system}
+spec:
+  selector: {matchLabels: {app: load}}
+  action: DENY
+  rules:
+  - from: [{source: {notPrincipals: ["cluster.local/ns/team-%[1]d/sa/app"]}}]
+    to: [{operation: {methods: [POST], paths: ["/team-%[1]d/*"]}}]
+`, i)
+}

@@ -19,6 +19,8 @@ type Size struct {
 	Rules int
 	// Namespaces is how many namespaces the services are spread over.
 	Namespaces int
+	// Policies is how many AuthorizationPolicies select every proxy.
+	Policies int
 }
 
 // World is a configuration that was written to a directory.
@@ -95,6 +97,9 @@ func New(dir string, size Size) (*World, error) {
 			add(virtualFile, w.routes(s, 90))
 			add(file, w.subsets(s))
 		}
+	}
+	for i := range size.Policies {
+		add("policies.yaml", policy(i))
 	}
 	for i := range size.Namespaces {
 		add(namespace(i)+".yaml", w.private(i))

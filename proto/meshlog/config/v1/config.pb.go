@@ -12,6 +12,7 @@ import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	anypb "google.golang.org/protobuf/types/known/anypb"
+	durationpb "google.golang.org/protobuf/types/known/durationpb"
 	structpb "google.golang.org/protobuf/types/known/structpb"
 	reflect "reflect"
 	sync "sync"
@@ -239,12 +240,11 @@ type MeshPolicy struct {
 	// instance and kind of an object decides about it; if none does, a source that
 	// has rules may not publish it, and for a source without rules defaults count.
 	SourceRules []*SourceRule `protobuf:"bytes,7,rep,name=source_rules,json=sourceRules,proto3" json:"source_rules,omitempty"`
-	// What happens to requests that a security policy selects which no proxy can
-	// enforce: deny (the default) answers them with 403 and closes TCP connections,
-	// allow lets them pass.
-	Unenforced    string `protobuf:"bytes,8,opt,name=unenforced,proto3" json:"unenforced,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	// How long a client's connection to a server with TLS may last: a replaced key and
+	// a new policy do not end those that stand. Default 1h; 0s: no limit.
+	MaxConnectionDuration *durationpb.Duration `protobuf:"bytes,9,opt,name=max_connection_duration,json=maxConnectionDuration,proto3" json:"max_connection_duration,omitempty"`
+	unknownFields         protoimpl.UnknownFields
+	sizeCache             protoimpl.SizeCache
 }
 
 func (x *MeshPolicy) Reset() {
@@ -326,11 +326,11 @@ func (x *MeshPolicy) GetSourceRules() []*SourceRule {
 	return nil
 }
 
-func (x *MeshPolicy) GetUnenforced() string {
+func (x *MeshPolicy) GetMaxConnectionDuration() *durationpb.Duration {
 	if x != nil {
-		return x.Unenforced
+		return x.MaxConnectionDuration
 	}
-	return ""
+	return nil
 }
 
 // SourceRule allows a source to publish objects. Its texts are globs, in which *
@@ -548,7 +548,7 @@ var File_meshlog_config_v1_config_proto protoreflect.FileDescriptor
 
 const file_meshlog_config_v1_config_proto_rawDesc = "" +
 	"\n" +
-	"\x1emeshlog/config/v1/config.proto\x12\x11meshlog.config.v1\x1a\x19google/protobuf/any.proto\x1a\x1cgoogle/protobuf/struct.proto\"s\n" +
+	"\x1emeshlog/config/v1/config.proto\x12\x11meshlog.config.v1\x1a\x19google/protobuf/any.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\"s\n" +
 	"\bResource\x125\n" +
 	"\x05nodes\x18\x01 \x01(\v2\x1f.meshlog.config.v1.NodeSelectorR\x05nodes\x120\n" +
 	"\bresource\x18\x02 \x01(\v2\x14.google.protobuf.AnyR\bresource\"\xae\x01\n" +
@@ -560,7 +560,7 @@ const file_meshlog_config_v1_config_proto_rawDesc = "" +
 	"\bLocality\x12\x16\n" +
 	"\x06region\x18\x01 \x01(\tR\x06region\x12\x12\n" +
 	"\x04zone\x18\x02 \x01(\tR\x04zone\x12\x19\n" +
-	"\bsub_zone\x18\x03 \x01(\tR\asubZone\"\x86\x03\n" +
+	"\bsub_zone\x18\x03 \x01(\tR\asubZone\"\xcb\x03\n" +
 	"\n" +
 	"MeshPolicy\x12'\n" +
 	"\x0fsource_priority\x18\x01 \x03(\tR\x0esourcePriority\x12L\n" +
@@ -569,9 +569,8 @@ const file_meshlog_config_v1_config_proto_rawDesc = "" +
 	"\x0eroot_namespace\x18\x04 \x01(\tR\rrootNamespace\x12#\n" +
 	"\rdomain_suffix\x18\x05 \x01(\tR\fdomainSuffix\x12#\n" +
 	"\rraw_resources\x18\x06 \x03(\tR\frawResources\x12@\n" +
-	"\fsource_rules\x18\a \x03(\v2\x1d.meshlog.config.v1.SourceRuleR\vsourceRules\x12\x1e\n" +
-	"\n" +
-	"unenforced\x18\b \x01(\tR\n" +
+	"\fsource_rules\x18\a \x03(\v2\x1d.meshlog.config.v1.SourceRuleR\vsourceRules\x12Q\n" +
+	"\x17max_connection_duration\x18\t \x01(\v2\x19.google.protobuf.DurationR\x15maxConnectionDurationJ\x04\b\b\x10\tR\n" +
 	"unenforced\"\x8c\x01\n" +
 	"\n" +
 	"SourceRule\x12\x16\n" +
@@ -605,15 +604,16 @@ func file_meshlog_config_v1_config_proto_rawDescGZIP() []byte {
 
 var file_meshlog_config_v1_config_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
 var file_meshlog_config_v1_config_proto_goTypes = []any{
-	(*Resource)(nil),        // 0: meshlog.config.v1.Resource
-	(*NodeSelector)(nil),    // 1: meshlog.config.v1.NodeSelector
-	(*Locality)(nil),        // 2: meshlog.config.v1.Locality
-	(*MeshPolicy)(nil),      // 3: meshlog.config.v1.MeshPolicy
-	(*SourceRule)(nil),      // 4: meshlog.config.v1.SourceRule
-	(*RequiredSource)(nil),  // 5: meshlog.config.v1.RequiredSource
-	(*Guard)(nil),           // 6: meshlog.config.v1.Guard
-	(*anypb.Any)(nil),       // 7: google.protobuf.Any
-	(*structpb.Struct)(nil), // 8: google.protobuf.Struct
+	(*Resource)(nil),            // 0: meshlog.config.v1.Resource
+	(*NodeSelector)(nil),        // 1: meshlog.config.v1.NodeSelector
+	(*Locality)(nil),            // 2: meshlog.config.v1.Locality
+	(*MeshPolicy)(nil),          // 3: meshlog.config.v1.MeshPolicy
+	(*SourceRule)(nil),          // 4: meshlog.config.v1.SourceRule
+	(*RequiredSource)(nil),      // 5: meshlog.config.v1.RequiredSource
+	(*Guard)(nil),               // 6: meshlog.config.v1.Guard
+	(*anypb.Any)(nil),           // 7: google.protobuf.Any
+	(*structpb.Struct)(nil),     // 8: google.protobuf.Struct
+	(*durationpb.Duration)(nil), // 9: google.protobuf.Duration
 }
 var file_meshlog_config_v1_config_proto_depIdxs = []int32{
 	1, // 0: meshlog.config.v1.Resource.nodes:type_name -> meshlog.config.v1.NodeSelector
@@ -623,11 +623,12 @@ var file_meshlog_config_v1_config_proto_depIdxs = []int32{
 	5, // 4: meshlog.config.v1.MeshPolicy.required_sources:type_name -> meshlog.config.v1.RequiredSource
 	6, // 5: meshlog.config.v1.MeshPolicy.guard:type_name -> meshlog.config.v1.Guard
 	4, // 6: meshlog.config.v1.MeshPolicy.source_rules:type_name -> meshlog.config.v1.SourceRule
-	7, // [7:7] is the sub-list for method output_type
-	7, // [7:7] is the sub-list for method input_type
-	7, // [7:7] is the sub-list for extension type_name
-	7, // [7:7] is the sub-list for extension extendee
-	0, // [0:7] is the sub-list for field type_name
+	9, // 7: meshlog.config.v1.MeshPolicy.max_connection_duration:type_name -> google.protobuf.Duration
+	8, // [8:8] is the sub-list for method output_type
+	8, // [8:8] is the sub-list for method input_type
+	8, // [8:8] is the sub-list for extension type_name
+	8, // [8:8] is the sub-list for extension extendee
+	0, // [0:8] is the sub-list for field type_name
 }
 
 func init() { file_meshlog_config_v1_config_proto_init() }

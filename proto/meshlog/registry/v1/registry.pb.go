@@ -11,6 +11,7 @@ package registryv1
 import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	anypb "google.golang.org/protobuf/types/known/anypb"
 	reflect "reflect"
 	sync "sync"
 	unsafe "unsafe"
@@ -382,6 +383,62 @@ func (x *Closed) GetTargets() []*Closed_Target {
 	return nil
 }
 
+// DryRun is an AuthorizationPolicy with the annotation istio.io/dry-run: proxies
+// evaluate it, and do not enforce it.
+type DryRun struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// An istio.security.v1beta1.AuthorizationPolicy.
+	Policy *anypb.Any `protobuf:"bytes,1,opt,name=policy,proto3" json:"policy,omitempty"`
+	// The annotation is neither true nor false. The policy is enforced.
+	InvalidAnnotation bool `protobuf:"varint,2,opt,name=invalid_annotation,json=invalidAnnotation,proto3" json:"invalid_annotation,omitempty"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
+}
+
+func (x *DryRun) Reset() {
+	*x = DryRun{}
+	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DryRun) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DryRun) ProtoMessage() {}
+
+func (x *DryRun) ProtoReflect() protoreflect.Message {
+	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DryRun.ProtoReflect.Descriptor instead.
+func (*DryRun) Descriptor() ([]byte, []int) {
+	return file_meshlog_registry_v1_registry_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *DryRun) GetPolicy() *anypb.Any {
+	if x != nil {
+		return x.Policy
+	}
+	return nil
+}
+
+func (x *DryRun) GetInvalidAnnotation() bool {
+	if x != nil {
+		return x.InvalidAnnotation
+	}
+	return false
+}
+
 // Service is a service of a registry. Its name and namespace are in the key of the
 // event.
 type Service struct {
@@ -427,7 +484,7 @@ type Service struct {
 
 func (x *Service) Reset() {
 	*x = Service{}
-	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[3]
+	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -439,7 +496,7 @@ func (x *Service) String() string {
 func (*Service) ProtoMessage() {}
 
 func (x *Service) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[3]
+	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -452,7 +509,7 @@ func (x *Service) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Service.ProtoReflect.Descriptor instead.
 func (*Service) Descriptor() ([]byte, []int) {
-	return file_meshlog_registry_v1_registry_proto_rawDescGZIP(), []int{3}
+	return file_meshlog_registry_v1_registry_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Service) GetHostname() string {
@@ -587,7 +644,7 @@ type ServicePort struct {
 
 func (x *ServicePort) Reset() {
 	*x = ServicePort{}
-	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[4]
+	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -599,7 +656,7 @@ func (x *ServicePort) String() string {
 func (*ServicePort) ProtoMessage() {}
 
 func (x *ServicePort) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[4]
+	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -612,7 +669,7 @@ func (x *ServicePort) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServicePort.ProtoReflect.Descriptor instead.
 func (*ServicePort) Descriptor() ([]byte, []int) {
-	return file_meshlog_registry_v1_registry_proto_rawDescGZIP(), []int{4}
+	return file_meshlog_registry_v1_registry_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *ServicePort) GetNumber() uint32 {
@@ -674,7 +731,7 @@ type NodeSelector struct {
 
 func (x *NodeSelector) Reset() {
 	*x = NodeSelector{}
-	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[5]
+	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -686,7 +743,7 @@ func (x *NodeSelector) String() string {
 func (*NodeSelector) ProtoMessage() {}
 
 func (x *NodeSelector) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[5]
+	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -699,7 +756,7 @@ func (x *NodeSelector) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeSelector.ProtoReflect.Descriptor instead.
 func (*NodeSelector) Descriptor() ([]byte, []int) {
-	return file_meshlog_registry_v1_registry_proto_rawDescGZIP(), []int{5}
+	return file_meshlog_registry_v1_registry_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *NodeSelector) GetLabels() map[string]string {
@@ -723,7 +780,7 @@ type Endpoints struct {
 
 func (x *Endpoints) Reset() {
 	*x = Endpoints{}
-	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[6]
+	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -735,7 +792,7 @@ func (x *Endpoints) String() string {
 func (*Endpoints) ProtoMessage() {}
 
 func (x *Endpoints) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[6]
+	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -748,7 +805,7 @@ func (x *Endpoints) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Endpoints.ProtoReflect.Descriptor instead.
 func (*Endpoints) Descriptor() ([]byte, []int) {
-	return file_meshlog_registry_v1_registry_proto_rawDescGZIP(), []int{6}
+	return file_meshlog_registry_v1_registry_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Endpoints) GetService() string {
@@ -785,7 +842,7 @@ type EndpointPort struct {
 
 func (x *EndpointPort) Reset() {
 	*x = EndpointPort{}
-	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[7]
+	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -797,7 +854,7 @@ func (x *EndpointPort) String() string {
 func (*EndpointPort) ProtoMessage() {}
 
 func (x *EndpointPort) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[7]
+	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -810,7 +867,7 @@ func (x *EndpointPort) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndpointPort.ProtoReflect.Descriptor instead.
 func (*EndpointPort) Descriptor() ([]byte, []int) {
-	return file_meshlog_registry_v1_registry_proto_rawDescGZIP(), []int{7}
+	return file_meshlog_registry_v1_registry_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *EndpointPort) GetName() string {
@@ -851,14 +908,17 @@ type Endpoint struct {
 	// The workload it belongs to: an object's name in the same namespace.
 	Workload string `protobuf:"bytes,9,opt,name=workload,proto3" json:"workload,omitempty"`
 	// The endpoint accepts Istio's mutual TLS.
-	MutualTls     bool `protobuf:"varint,10,opt,name=mutual_tls,json=mutualTls,proto3" json:"mutual_tls,omitempty"`
+	MutualTls bool `protobuf:"varint,10,opt,name=mutual_tls,json=mutualTls,proto3" json:"mutual_tls,omitempty"`
+	// The name of the endpoint within a headless service: HOSTNAME.SERVICE.NAMESPACE.svc
+	// means this endpoint.
+	Hostname      string `protobuf:"bytes,11,opt,name=hostname,proto3" json:"hostname,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Endpoint) Reset() {
 	*x = Endpoint{}
-	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[8]
+	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -870,7 +930,7 @@ func (x *Endpoint) String() string {
 func (*Endpoint) ProtoMessage() {}
 
 func (x *Endpoint) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[8]
+	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -883,7 +943,7 @@ func (x *Endpoint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Endpoint.ProtoReflect.Descriptor instead.
 func (*Endpoint) Descriptor() ([]byte, []int) {
-	return file_meshlog_registry_v1_registry_proto_rawDescGZIP(), []int{8}
+	return file_meshlog_registry_v1_registry_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Endpoint) GetAddresses() []string {
@@ -956,6 +1016,13 @@ func (x *Endpoint) GetMutualTls() bool {
 	return false
 }
 
+func (x *Endpoint) GetHostname() string {
+	if x != nil {
+		return x.Hostname
+	}
+	return ""
+}
+
 // Locality is the location of a workload.
 type Locality struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -968,7 +1035,7 @@ type Locality struct {
 
 func (x *Locality) Reset() {
 	*x = Locality{}
-	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[9]
+	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -980,7 +1047,7 @@ func (x *Locality) String() string {
 func (*Locality) ProtoMessage() {}
 
 func (x *Locality) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[9]
+	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -993,7 +1060,7 @@ func (x *Locality) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Locality.ProtoReflect.Descriptor instead.
 func (*Locality) Descriptor() ([]byte, []int) {
-	return file_meshlog_registry_v1_registry_proto_rawDescGZIP(), []int{9}
+	return file_meshlog_registry_v1_registry_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Locality) GetRegion() string {
@@ -1037,7 +1104,7 @@ type Workload struct {
 
 func (x *Workload) Reset() {
 	*x = Workload{}
-	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[10]
+	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1049,7 +1116,7 @@ func (x *Workload) String() string {
 func (*Workload) ProtoMessage() {}
 
 func (x *Workload) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[10]
+	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1062,7 +1129,7 @@ func (x *Workload) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Workload.ProtoReflect.Descriptor instead.
 func (*Workload) Descriptor() ([]byte, []int) {
-	return file_meshlog_registry_v1_registry_proto_rawDescGZIP(), []int{10}
+	return file_meshlog_registry_v1_registry_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Workload) GetAddresses() []string {
@@ -1166,7 +1233,7 @@ type SecretReference struct {
 
 func (x *SecretReference) Reset() {
 	*x = SecretReference{}
-	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[11]
+	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1178,7 +1245,7 @@ func (x *SecretReference) String() string {
 func (*SecretReference) ProtoMessage() {}
 
 func (x *SecretReference) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[11]
+	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1191,7 +1258,7 @@ func (x *SecretReference) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SecretReference.ProtoReflect.Descriptor instead.
 func (*SecretReference) Descriptor() ([]byte, []int) {
-	return file_meshlog_registry_v1_registry_proto_rawDescGZIP(), []int{11}
+	return file_meshlog_registry_v1_registry_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *SecretReference) GetType() string {
@@ -1257,7 +1324,7 @@ type TrustBundle struct {
 
 func (x *TrustBundle) Reset() {
 	*x = TrustBundle{}
-	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[12]
+	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1269,7 +1336,7 @@ func (x *TrustBundle) String() string {
 func (*TrustBundle) ProtoMessage() {}
 
 func (x *TrustBundle) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[12]
+	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1282,7 +1349,7 @@ func (x *TrustBundle) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TrustBundle.ProtoReflect.Descriptor instead.
 func (*TrustBundle) Descriptor() ([]byte, []int) {
-	return file_meshlog_registry_v1_registry_proto_rawDescGZIP(), []int{12}
+	return file_meshlog_registry_v1_registry_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *TrustBundle) GetTrustDomain() string {
@@ -1318,7 +1385,7 @@ type Root struct {
 
 func (x *Root) Reset() {
 	*x = Root{}
-	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[13]
+	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1330,7 +1397,7 @@ func (x *Root) String() string {
 func (*Root) ProtoMessage() {}
 
 func (x *Root) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[13]
+	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1343,7 +1410,7 @@ func (x *Root) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Root.ProtoReflect.Descriptor instead.
 func (*Root) Descriptor() ([]byte, []int) {
-	return file_meshlog_registry_v1_registry_proto_rawDescGZIP(), []int{13}
+	return file_meshlog_registry_v1_registry_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Root) GetCertificate() string {
@@ -1377,7 +1444,7 @@ type Jwks struct {
 
 func (x *Jwks) Reset() {
 	*x = Jwks{}
-	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[14]
+	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1389,7 +1456,7 @@ func (x *Jwks) String() string {
 func (*Jwks) ProtoMessage() {}
 
 func (x *Jwks) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[14]
+	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1402,7 +1469,7 @@ func (x *Jwks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Jwks.ProtoReflect.Descriptor instead.
 func (*Jwks) Descriptor() ([]byte, []int) {
-	return file_meshlog_registry_v1_registry_proto_rawDescGZIP(), []int{14}
+	return file_meshlog_registry_v1_registry_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Jwks) GetIssuer() string {
@@ -1436,7 +1503,7 @@ type Closed_Target struct {
 
 func (x *Closed_Target) Reset() {
 	*x = Closed_Target{}
-	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[16]
+	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1448,7 +1515,7 @@ func (x *Closed_Target) String() string {
 func (*Closed_Target) ProtoMessage() {}
 
 func (x *Closed_Target) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[16]
+	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1482,7 +1549,7 @@ var File_meshlog_registry_v1_registry_proto protoreflect.FileDescriptor
 
 const file_meshlog_registry_v1_registry_proto_rawDesc = "" +
 	"\n" +
-	"\"meshlog/registry/v1/registry.proto\x12\x13meshlog.registry.v1\"Q\n" +
+	"\"meshlog/registry/v1/registry.proto\x12\x13meshlog.registry.v1\x1a\x19google/protobuf/any.proto\"Q\n" +
 	"\x06Object\x12\x1f\n" +
 	"\vapi_version\x18\x01 \x01(\tR\n" +
 	"apiVersion\x12\x12\n" +
@@ -1502,7 +1569,10 @@ const file_meshlog_registry_v1_registry_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a0\n" +
 	"\x06Target\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x12\n" +
-	"\x04name\x18\x02 \x01(\tR\x04name\"\xea\x06\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\"e\n" +
+	"\x06DryRun\x12,\n" +
+	"\x06policy\x18\x01 \x01(\v2\x14.google.protobuf.AnyR\x06policy\x12-\n" +
+	"\x12invalid_annotation\x18\x02 \x01(\bR\x11invalidAnnotation\"\xea\x06\n" +
 	"\aService\x12\x1a\n" +
 	"\bhostname\x18\x01 \x01(\tR\bhostname\x12#\n" +
 	"\rdomain_suffix\x18\x02 \x01(\tR\fdomainSuffix\x12\x1c\n" +
@@ -1550,7 +1620,7 @@ const file_meshlog_registry_v1_registry_proto_rawDesc = "" +
 	"\fEndpointPort\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06number\x18\x02 \x01(\rR\x06number\x12!\n" +
-	"\fapp_protocol\x18\x03 \x01(\tR\vappProtocol\"\xc0\x03\n" +
+	"\fapp_protocol\x18\x03 \x01(\tR\vappProtocol\"\xdc\x03\n" +
 	"\bEndpoint\x12\x1c\n" +
 	"\taddresses\x18\x01 \x03(\tR\taddresses\x123\n" +
 	"\x06health\x18\x02 \x01(\x0e2\x1b.meshlog.registry.v1.HealthR\x06health\x12A\n" +
@@ -1563,7 +1633,8 @@ const file_meshlog_registry_v1_registry_proto_rawDesc = "" +
 	"\bworkload\x18\t \x01(\tR\bworkload\x12\x1d\n" +
 	"\n" +
 	"mutual_tls\x18\n" +
-	" \x01(\bR\tmutualTls\x1a9\n" +
+	" \x01(\bR\tmutualTls\x12\x1a\n" +
+	"\bhostname\x18\v \x01(\tR\bhostname\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"Q\n" +
@@ -1643,7 +1714,7 @@ func file_meshlog_registry_v1_registry_proto_rawDescGZIP() []byte {
 }
 
 var file_meshlog_registry_v1_registry_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_meshlog_registry_v1_registry_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
+var file_meshlog_registry_v1_registry_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
 var file_meshlog_registry_v1_registry_proto_goTypes = []any{
 	(Health)(0),             // 0: meshlog.registry.v1.Health
 	(Pair)(0),               // 1: meshlog.registry.v1.Pair
@@ -1651,54 +1722,57 @@ var file_meshlog_registry_v1_registry_proto_goTypes = []any{
 	(*Object)(nil),          // 3: meshlog.registry.v1.Object
 	(*Undecoded)(nil),       // 4: meshlog.registry.v1.Undecoded
 	(*Closed)(nil),          // 5: meshlog.registry.v1.Closed
-	(*Service)(nil),         // 6: meshlog.registry.v1.Service
-	(*ServicePort)(nil),     // 7: meshlog.registry.v1.ServicePort
-	(*NodeSelector)(nil),    // 8: meshlog.registry.v1.NodeSelector
-	(*Endpoints)(nil),       // 9: meshlog.registry.v1.Endpoints
-	(*EndpointPort)(nil),    // 10: meshlog.registry.v1.EndpointPort
-	(*Endpoint)(nil),        // 11: meshlog.registry.v1.Endpoint
-	(*Locality)(nil),        // 12: meshlog.registry.v1.Locality
-	(*Workload)(nil),        // 13: meshlog.registry.v1.Workload
-	(*SecretReference)(nil), // 14: meshlog.registry.v1.SecretReference
-	(*TrustBundle)(nil),     // 15: meshlog.registry.v1.TrustBundle
-	(*Root)(nil),            // 16: meshlog.registry.v1.Root
-	(*Jwks)(nil),            // 17: meshlog.registry.v1.Jwks
-	nil,                     // 18: meshlog.registry.v1.Closed.MatchLabelsEntry
-	(*Closed_Target)(nil),   // 19: meshlog.registry.v1.Closed.Target
-	nil,                     // 20: meshlog.registry.v1.Service.LabelsEntry
-	nil,                     // 21: meshlog.registry.v1.Service.SelectorEntry
-	nil,                     // 22: meshlog.registry.v1.NodeSelector.LabelsEntry
-	nil,                     // 23: meshlog.registry.v1.Endpoint.LabelsEntry
-	nil,                     // 24: meshlog.registry.v1.Workload.LabelsEntry
-	nil,                     // 25: meshlog.registry.v1.Workload.PortsEntry
-	nil,                     // 26: meshlog.registry.v1.SecretReference.FieldsEntry
+	(*DryRun)(nil),          // 6: meshlog.registry.v1.DryRun
+	(*Service)(nil),         // 7: meshlog.registry.v1.Service
+	(*ServicePort)(nil),     // 8: meshlog.registry.v1.ServicePort
+	(*NodeSelector)(nil),    // 9: meshlog.registry.v1.NodeSelector
+	(*Endpoints)(nil),       // 10: meshlog.registry.v1.Endpoints
+	(*EndpointPort)(nil),    // 11: meshlog.registry.v1.EndpointPort
+	(*Endpoint)(nil),        // 12: meshlog.registry.v1.Endpoint
+	(*Locality)(nil),        // 13: meshlog.registry.v1.Locality
+	(*Workload)(nil),        // 14: meshlog.registry.v1.Workload
+	(*SecretReference)(nil), // 15: meshlog.registry.v1.SecretReference
+	(*TrustBundle)(nil),     // 16: meshlog.registry.v1.TrustBundle
+	(*Root)(nil),            // 17: meshlog.registry.v1.Root
+	(*Jwks)(nil),            // 18: meshlog.registry.v1.Jwks
+	nil,                     // 19: meshlog.registry.v1.Closed.MatchLabelsEntry
+	(*Closed_Target)(nil),   // 20: meshlog.registry.v1.Closed.Target
+	nil,                     // 21: meshlog.registry.v1.Service.LabelsEntry
+	nil,                     // 22: meshlog.registry.v1.Service.SelectorEntry
+	nil,                     // 23: meshlog.registry.v1.NodeSelector.LabelsEntry
+	nil,                     // 24: meshlog.registry.v1.Endpoint.LabelsEntry
+	nil,                     // 25: meshlog.registry.v1.Workload.LabelsEntry
+	nil,                     // 26: meshlog.registry.v1.Workload.PortsEntry
+	nil,                     // 27: meshlog.registry.v1.SecretReference.FieldsEntry
+	(*anypb.Any)(nil),       // 28: google.protobuf.Any
 }
 var file_meshlog_registry_v1_registry_proto_depIdxs = []int32{
-	18, // 0: meshlog.registry.v1.Closed.match_labels:type_name -> meshlog.registry.v1.Closed.MatchLabelsEntry
-	19, // 1: meshlog.registry.v1.Closed.targets:type_name -> meshlog.registry.v1.Closed.Target
-	7,  // 2: meshlog.registry.v1.Service.ports:type_name -> meshlog.registry.v1.ServicePort
-	20, // 3: meshlog.registry.v1.Service.labels:type_name -> meshlog.registry.v1.Service.LabelsEntry
-	21, // 4: meshlog.registry.v1.Service.selector:type_name -> meshlog.registry.v1.Service.SelectorEntry
-	8,  // 5: meshlog.registry.v1.Service.node_selector:type_name -> meshlog.registry.v1.NodeSelector
-	22, // 6: meshlog.registry.v1.NodeSelector.labels:type_name -> meshlog.registry.v1.NodeSelector.LabelsEntry
-	10, // 7: meshlog.registry.v1.Endpoints.ports:type_name -> meshlog.registry.v1.EndpointPort
-	11, // 8: meshlog.registry.v1.Endpoints.endpoints:type_name -> meshlog.registry.v1.Endpoint
-	0,  // 9: meshlog.registry.v1.Endpoint.health:type_name -> meshlog.registry.v1.Health
-	23, // 10: meshlog.registry.v1.Endpoint.labels:type_name -> meshlog.registry.v1.Endpoint.LabelsEntry
-	12, // 11: meshlog.registry.v1.Endpoint.locality:type_name -> meshlog.registry.v1.Locality
-	24, // 12: meshlog.registry.v1.Workload.labels:type_name -> meshlog.registry.v1.Workload.LabelsEntry
-	12, // 13: meshlog.registry.v1.Workload.locality:type_name -> meshlog.registry.v1.Locality
-	0,  // 14: meshlog.registry.v1.Workload.health:type_name -> meshlog.registry.v1.Health
-	25, // 15: meshlog.registry.v1.Workload.ports:type_name -> meshlog.registry.v1.Workload.PortsEntry
-	26, // 16: meshlog.registry.v1.SecretReference.fields:type_name -> meshlog.registry.v1.SecretReference.FieldsEntry
-	1,  // 17: meshlog.registry.v1.SecretReference.pair:type_name -> meshlog.registry.v1.Pair
-	16, // 18: meshlog.registry.v1.TrustBundle.roots:type_name -> meshlog.registry.v1.Root
-	2,  // 19: meshlog.registry.v1.Root.state:type_name -> meshlog.registry.v1.RootState
-	20, // [20:20] is the sub-list for method output_type
-	20, // [20:20] is the sub-list for method input_type
-	20, // [20:20] is the sub-list for extension type_name
-	20, // [20:20] is the sub-list for extension extendee
-	0,  // [0:20] is the sub-list for field type_name
+	19, // 0: meshlog.registry.v1.Closed.match_labels:type_name -> meshlog.registry.v1.Closed.MatchLabelsEntry
+	20, // 1: meshlog.registry.v1.Closed.targets:type_name -> meshlog.registry.v1.Closed.Target
+	28, // 2: meshlog.registry.v1.DryRun.policy:type_name -> google.protobuf.Any
+	8,  // 3: meshlog.registry.v1.Service.ports:type_name -> meshlog.registry.v1.ServicePort
+	21, // 4: meshlog.registry.v1.Service.labels:type_name -> meshlog.registry.v1.Service.LabelsEntry
+	22, // 5: meshlog.registry.v1.Service.selector:type_name -> meshlog.registry.v1.Service.SelectorEntry
+	9,  // 6: meshlog.registry.v1.Service.node_selector:type_name -> meshlog.registry.v1.NodeSelector
+	23, // 7: meshlog.registry.v1.NodeSelector.labels:type_name -> meshlog.registry.v1.NodeSelector.LabelsEntry
+	11, // 8: meshlog.registry.v1.Endpoints.ports:type_name -> meshlog.registry.v1.EndpointPort
+	12, // 9: meshlog.registry.v1.Endpoints.endpoints:type_name -> meshlog.registry.v1.Endpoint
+	0,  // 10: meshlog.registry.v1.Endpoint.health:type_name -> meshlog.registry.v1.Health
+	24, // 11: meshlog.registry.v1.Endpoint.labels:type_name -> meshlog.registry.v1.Endpoint.LabelsEntry
+	13, // 12: meshlog.registry.v1.Endpoint.locality:type_name -> meshlog.registry.v1.Locality
+	25, // 13: meshlog.registry.v1.Workload.labels:type_name -> meshlog.registry.v1.Workload.LabelsEntry
+	13, // 14: meshlog.registry.v1.Workload.locality:type_name -> meshlog.registry.v1.Locality
+	0,  // 15: meshlog.registry.v1.Workload.health:type_name -> meshlog.registry.v1.Health
+	26, // 16: meshlog.registry.v1.Workload.ports:type_name -> meshlog.registry.v1.Workload.PortsEntry
+	27, // 17: meshlog.registry.v1.SecretReference.fields:type_name -> meshlog.registry.v1.SecretReference.FieldsEntry
+	1,  // 18: meshlog.registry.v1.SecretReference.pair:type_name -> meshlog.registry.v1.Pair
+	17, // 19: meshlog.registry.v1.TrustBundle.roots:type_name -> meshlog.registry.v1.Root
+	2,  // 20: meshlog.registry.v1.Root.state:type_name -> meshlog.registry.v1.RootState
+	21, // [21:21] is the sub-list for method output_type
+	21, // [21:21] is the sub-list for method input_type
+	21, // [21:21] is the sub-list for extension type_name
+	21, // [21:21] is the sub-list for extension extendee
+	0,  // [0:21] is the sub-list for field type_name
 }
 
 func init() { file_meshlog_registry_v1_registry_proto_init() }
@@ -1712,7 +1786,7 @@ func file_meshlog_registry_v1_registry_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_meshlog_registry_v1_registry_proto_rawDesc), len(file_meshlog_registry_v1_registry_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   24,
+			NumMessages:   25,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

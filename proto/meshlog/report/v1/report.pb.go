@@ -25,6 +25,62 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// AuthorityAction is what a replica does before it answers.
+type AuthorityAction int32
+
+const (
+	AuthorityAction_AUTHORITY_ACTION_UNSPECIFIED AuthorityAction = 0
+	// It only answers.
+	AuthorityAction_AUTHORITY_ACTION_STATUS AuthorityAction = 1
+	// It announces a new root, unless one is announced.
+	AuthorityAction_AUTHORITY_ACTION_ROTATE AuthorityAction = 2
+	// It lets the announced roots sign, whatever proxies have applied.
+	AuthorityAction_AUTHORITY_ACTION_FORCE AuthorityAction = 3
+)
+
+// Enum value maps for AuthorityAction.
+var (
+	AuthorityAction_name = map[int32]string{
+		0: "AUTHORITY_ACTION_UNSPECIFIED",
+		1: "AUTHORITY_ACTION_STATUS",
+		2: "AUTHORITY_ACTION_ROTATE",
+		3: "AUTHORITY_ACTION_FORCE",
+	}
+	AuthorityAction_value = map[string]int32{
+		"AUTHORITY_ACTION_UNSPECIFIED": 0,
+		"AUTHORITY_ACTION_STATUS":      1,
+		"AUTHORITY_ACTION_ROTATE":      2,
+		"AUTHORITY_ACTION_FORCE":       3,
+	}
+)
+
+func (x AuthorityAction) Enum() *AuthorityAction {
+	p := new(AuthorityAction)
+	*p = x
+	return p
+}
+
+func (x AuthorityAction) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (AuthorityAction) Descriptor() protoreflect.EnumDescriptor {
+	return file_meshlog_report_v1_report_proto_enumTypes[0].Descriptor()
+}
+
+func (AuthorityAction) Type() protoreflect.EnumType {
+	return &file_meshlog_report_v1_report_proto_enumTypes[0]
+}
+
+func (x AuthorityAction) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use AuthorityAction.Descriptor instead.
+func (AuthorityAction) EnumDescriptor() ([]byte, []int) {
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{0}
+}
+
 // Tick is published by the leader once a second.
 type Tick struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
@@ -185,6 +241,142 @@ func (x *Suspect) GetClient() string {
 	return ""
 }
 
+// Issuers are the token issuers whose keys the head needs. The leader publishes them
+// every few seconds, and within a second after they changed.
+type Issuers struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Builder string                 `protobuf:"bytes,1,opt,name=builder,proto3" json:"builder,omitempty"`
+	// Sorted by issuer and URI, no pair twice.
+	Issuers []*Issuer `protobuf:"bytes,2,rep,name=issuers,proto3" json:"issuers,omitempty"`
+	// How many more the head names; a message has no room for them.
+	LeftOut uint32 `protobuf:"varint,3,opt,name=left_out,json=leftOut,proto3" json:"left_out,omitempty"`
+	// Names of the objects of kind Jwks in the head that no policy needs any more, sorted.
+	Unnamed       []string `protobuf:"bytes,4,rep,name=unnamed,proto3" json:"unnamed,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Issuers) Reset() {
+	*x = Issuers{}
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Issuers) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Issuers) ProtoMessage() {}
+
+func (x *Issuers) ProtoReflect() protoreflect.Message {
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Issuers.ProtoReflect.Descriptor instead.
+func (*Issuers) Descriptor() ([]byte, []int) {
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Issuers) GetBuilder() string {
+	if x != nil {
+		return x.Builder
+	}
+	return ""
+}
+
+func (x *Issuers) GetIssuers() []*Issuer {
+	if x != nil {
+		return x.Issuers
+	}
+	return nil
+}
+
+func (x *Issuers) GetLeftOut() uint32 {
+	if x != nil {
+		return x.LeftOut
+	}
+	return 0
+}
+
+func (x *Issuers) GetUnnamed() []string {
+	if x != nil {
+		return x.Unnamed
+	}
+	return nil
+}
+
+// Issuer is an issuer of tokens, and where its keys are.
+type Issuer struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Issuer string                 `protobuf:"bytes,1,opt,name=issuer,proto3" json:"issuer,omitempty"`
+	// Empty: the discovery document of the issuer says it.
+	JwksUri string `protobuf:"bytes,2,opt,name=jwks_uri,json=jwksUri,proto3" json:"jwks_uri,omitempty"`
+	// The first RequestAuthentication that names it, NAMESPACE/NAME.
+	NamedBy       string `protobuf:"bytes,3,opt,name=named_by,json=namedBy,proto3" json:"named_by,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Issuer) Reset() {
+	*x = Issuer{}
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Issuer) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Issuer) ProtoMessage() {}
+
+func (x *Issuer) ProtoReflect() protoreflect.Message {
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Issuer.ProtoReflect.Descriptor instead.
+func (*Issuer) Descriptor() ([]byte, []int) {
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *Issuer) GetIssuer() string {
+	if x != nil {
+		return x.Issuer
+	}
+	return ""
+}
+
+func (x *Issuer) GetJwksUri() string {
+	if x != nil {
+		return x.JwksUri
+	}
+	return ""
+}
+
+func (x *Issuer) GetNamedBy() string {
+	if x != nil {
+		return x.NamedBy
+	}
+	return ""
+}
+
 // ReportRequest asks all processes to report to the inbox of the request.
 type ReportRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -196,7 +388,7 @@ type ReportRequest struct {
 
 func (x *ReportRequest) Reset() {
 	*x = ReportRequest{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[2]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -208,7 +400,7 @@ func (x *ReportRequest) String() string {
 func (*ReportRequest) ProtoMessage() {}
 
 func (x *ReportRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[2]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -221,7 +413,7 @@ func (x *ReportRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportRequest.ProtoReflect.Descriptor instead.
 func (*ReportRequest) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{2}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *ReportRequest) GetWhole() string {
@@ -261,15 +453,20 @@ type FrontendReport struct {
 	Applied []*Applied `protobuf:"bytes,14,rep,name=applied,proto3" json:"applied,omitempty"`
 	// Since when the frontend cannot follow the version chain, and why; absent: it
 	// can. It serves what it has.
-	Away          *timestamppb.Timestamp `protobuf:"bytes,16,opt,name=away,proto3" json:"away,omitempty"`
-	AwayReason    string                 `protobuf:"bytes,17,opt,name=away_reason,json=awayReason,proto3" json:"away_reason,omitempty"`
+	Away       *timestamppb.Timestamp `protobuf:"bytes,16,opt,name=away,proto3" json:"away,omitempty"`
+	AwayReason string                 `protobuf:"bytes,17,opt,name=away_reason,json=awayReason,proto3" json:"away_reason,omitempty"`
+	// The roots in the mesh's TrustBundle of the version that it serves: the SHA-256 of
+	// each certificate, sorted.
+	Roots [][]byte `protobuf:"bytes,18,rep,name=roots,proto3" json:"roots,omitempty"`
+	// What the clients have applied of them.
+	RootsApplied  []*RootsApplied `protobuf:"bytes,19,rep,name=roots_applied,json=rootsApplied,proto3" json:"roots_applied,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *FrontendReport) Reset() {
 	*x = FrontendReport{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[3]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -281,7 +478,7 @@ func (x *FrontendReport) String() string {
 func (*FrontendReport) ProtoMessage() {}
 
 func (x *FrontendReport) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[3]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -294,7 +491,7 @@ func (x *FrontendReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FrontendReport.ProtoReflect.Descriptor instead.
 func (*FrontendReport) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{3}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *FrontendReport) GetFrontend() string {
@@ -409,6 +606,75 @@ func (x *FrontendReport) GetAwayReason() string {
 	return ""
 }
 
+func (x *FrontendReport) GetRoots() [][]byte {
+	if x != nil {
+		return x.Roots
+	}
+	return nil
+}
+
+func (x *FrontendReport) GetRootsApplied() []*RootsApplied {
+	if x != nil {
+		return x.RootsApplied
+	}
+	return nil
+}
+
+// RootsApplied counts the streams whose clients get the roots of the mesh, the secret
+// ROOTCA, and have applied the same roots.
+type RootsApplied struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The SHA-256 of each certificate, sorted. Empty: they have applied none yet.
+	Roots         [][]byte `protobuf:"bytes,1,rep,name=roots,proto3" json:"roots,omitempty"`
+	Streams       uint32   `protobuf:"varint,2,opt,name=streams,proto3" json:"streams,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RootsApplied) Reset() {
+	*x = RootsApplied{}
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RootsApplied) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RootsApplied) ProtoMessage() {}
+
+func (x *RootsApplied) ProtoReflect() protoreflect.Message {
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RootsApplied.ProtoReflect.Descriptor instead.
+func (*RootsApplied) Descriptor() ([]byte, []int) {
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *RootsApplied) GetRoots() [][]byte {
+	if x != nil {
+		return x.Roots
+	}
+	return nil
+}
+
+func (x *RootsApplied) GetStreams() uint32 {
+	if x != nil {
+		return x.Streams
+	}
+	return 0
+}
+
 type Applied struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Version       *v1.Version            `protobuf:"bytes,1,opt,name=version,proto3" json:"version,omitempty"`
@@ -419,7 +685,7 @@ type Applied struct {
 
 func (x *Applied) Reset() {
 	*x = Applied{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[4]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -431,7 +697,7 @@ func (x *Applied) String() string {
 func (*Applied) ProtoMessage() {}
 
 func (x *Applied) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[4]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -444,7 +710,7 @@ func (x *Applied) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Applied.ProtoReflect.Descriptor instead.
 func (*Applied) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{4}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Applied) GetVersion() *v1.Version {
@@ -492,7 +758,7 @@ type Verdict struct {
 
 func (x *Verdict) Reset() {
 	*x = Verdict{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[5]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -504,7 +770,7 @@ func (x *Verdict) String() string {
 func (*Verdict) ProtoMessage() {}
 
 func (x *Verdict) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[5]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -517,7 +783,7 @@ func (x *Verdict) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Verdict.ProtoReflect.Descriptor instead.
 func (*Verdict) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{5}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Verdict) GetTypeUrl() string {
@@ -620,7 +886,7 @@ type Rejector struct {
 
 func (x *Rejector) Reset() {
 	*x = Rejector{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[6]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -632,7 +898,7 @@ func (x *Rejector) String() string {
 func (*Rejector) ProtoMessage() {}
 
 func (x *Rejector) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[6]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -645,7 +911,7 @@ func (x *Rejector) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rejector.ProtoReflect.Descriptor instead.
 func (*Rejector) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{6}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Rejector) GetProxy() string {
@@ -681,7 +947,7 @@ type ChainMismatch struct {
 
 func (x *ChainMismatch) Reset() {
 	*x = ChainMismatch{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[7]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -693,7 +959,7 @@ func (x *ChainMismatch) String() string {
 func (*ChainMismatch) ProtoMessage() {}
 
 func (x *ChainMismatch) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[7]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -706,7 +972,7 @@ func (x *ChainMismatch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChainMismatch.ProtoReflect.Descriptor instead.
 func (*ChainMismatch) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{7}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ChainMismatch) GetOwn() *v1.Version {
@@ -755,14 +1021,24 @@ type ProxyReport struct {
 	// The type URL of a stream for one type; empty: an aggregated one.
 	Only string `protobuf:"bytes,11,opt,name=only,proto3" json:"only,omitempty"`
 	// Removed clusters that stay while a resource uses them.
-	Lingering     uint32 `protobuf:"varint,12,opt,name=lingering,proto3" json:"lingering,omitempty"`
+	Lingering uint32 `protobuf:"varint,12,opt,name=lingering,proto3" json:"lingering,omitempty"`
+	// The identity that the certificate of its connection proves; empty: it has shown
+	// none.
+	Identity string `protobuf:"bytes,13,opt,name=identity,proto3" json:"identity,omitempty"`
+	// Serial number in hex and end of that certificate.
+	CertificateSerial string                 `protobuf:"bytes,14,opt,name=certificate_serial,json=certificateSerial,proto3" json:"certificate_serial,omitempty"`
+	CertificateEnds   *timestamppb.Timestamp `protobuf:"bytes,15,opt,name=certificate_ends,json=certificateEnds,proto3" json:"certificate_ends,omitempty"`
+	// The client gets the roots of the mesh, and which it has applied: the SHA-256 of
+	// each certificate, sorted.
+	GetsRoots     bool     `protobuf:"varint,16,opt,name=gets_roots,json=getsRoots,proto3" json:"gets_roots,omitempty"`
+	Roots         [][]byte `protobuf:"bytes,17,rep,name=roots,proto3" json:"roots,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ProxyReport) Reset() {
 	*x = ProxyReport{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[8]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -774,7 +1050,7 @@ func (x *ProxyReport) String() string {
 func (*ProxyReport) ProtoMessage() {}
 
 func (x *ProxyReport) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[8]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -787,7 +1063,7 @@ func (x *ProxyReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProxyReport.ProtoReflect.Descriptor instead.
 func (*ProxyReport) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{8}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ProxyReport) GetId() string {
@@ -874,6 +1150,41 @@ func (x *ProxyReport) GetLingering() uint32 {
 	return 0
 }
 
+func (x *ProxyReport) GetIdentity() string {
+	if x != nil {
+		return x.Identity
+	}
+	return ""
+}
+
+func (x *ProxyReport) GetCertificateSerial() string {
+	if x != nil {
+		return x.CertificateSerial
+	}
+	return ""
+}
+
+func (x *ProxyReport) GetCertificateEnds() *timestamppb.Timestamp {
+	if x != nil {
+		return x.CertificateEnds
+	}
+	return nil
+}
+
+func (x *ProxyReport) GetGetsRoots() bool {
+	if x != nil {
+		return x.GetsRoots
+	}
+	return false
+}
+
+func (x *ProxyReport) GetRoots() [][]byte {
+	if x != nil {
+		return x.Roots
+	}
+	return nil
+}
+
 // TypeReport is the state of one xDS type on one stream.
 type TypeReport struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
@@ -898,14 +1209,16 @@ type TypeReport struct {
 	TooLarge bool `protobuf:"varint,12,opt,name=too_large,json=tooLarge,proto3" json:"too_large,omitempty"`
 	// Resources in quarantine, which the proxy gets with their earlier content or
 	// not at all; the first 100 names.
-	Quarantined   []string `protobuf:"bytes,13,rep,name=quarantined,proto3" json:"quarantined,omitempty"`
+	Quarantined []string `protobuf:"bytes,13,rep,name=quarantined,proto3" json:"quarantined,omitempty"`
+	// Secrets for whose private keys the response waits; the first 100 names.
+	WaitsForKeys  []string `protobuf:"bytes,14,rep,name=waits_for_keys,json=waitsForKeys,proto3" json:"waits_for_keys,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *TypeReport) Reset() {
 	*x = TypeReport{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[9]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -917,7 +1230,7 @@ func (x *TypeReport) String() string {
 func (*TypeReport) ProtoMessage() {}
 
 func (x *TypeReport) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[9]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -930,7 +1243,7 @@ func (x *TypeReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TypeReport.ProtoReflect.Descriptor instead.
 func (*TypeReport) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{9}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *TypeReport) GetTypeUrl() string {
@@ -1024,6 +1337,13 @@ func (x *TypeReport) GetQuarantined() []string {
 	return nil
 }
 
+func (x *TypeReport) GetWaitsForKeys() []string {
+	if x != nil {
+		return x.WaitsForKeys
+	}
+	return nil
+}
+
 // Nack is a rejection of the content that is sent now.
 type Nack struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
@@ -1038,7 +1358,7 @@ type Nack struct {
 
 func (x *Nack) Reset() {
 	*x = Nack{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[10]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1050,7 +1370,7 @@ func (x *Nack) String() string {
 func (*Nack) ProtoMessage() {}
 
 func (x *Nack) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[10]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1063,7 +1383,7 @@ func (x *Nack) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Nack.ProtoReflect.Descriptor instead.
 func (*Nack) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{10}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Nack) GetVersion() string {
@@ -1121,7 +1441,7 @@ type WatcherReport struct {
 
 func (x *WatcherReport) Reset() {
 	*x = WatcherReport{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[11]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1133,7 +1453,7 @@ func (x *WatcherReport) String() string {
 func (*WatcherReport) ProtoMessage() {}
 
 func (x *WatcherReport) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[11]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1146,7 +1466,7 @@ func (x *WatcherReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatcherReport.ProtoReflect.Descriptor instead.
 func (*WatcherReport) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{11}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *WatcherReport) GetSource() string {
@@ -1290,7 +1610,7 @@ type BuilderReport struct {
 
 func (x *BuilderReport) Reset() {
 	*x = BuilderReport{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[12]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1302,7 +1622,7 @@ func (x *BuilderReport) String() string {
 func (*BuilderReport) ProtoMessage() {}
 
 func (x *BuilderReport) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[12]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1315,7 +1635,7 @@ func (x *BuilderReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BuilderReport.ProtoReflect.Descriptor instead.
 func (*BuilderReport) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{12}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *BuilderReport) GetBuilder() string {
@@ -1485,7 +1805,7 @@ type LogShare struct {
 
 func (x *LogShare) Reset() {
 	*x = LogShare{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[13]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1497,7 +1817,7 @@ func (x *LogShare) String() string {
 func (*LogShare) ProtoMessage() {}
 
 func (x *LogShare) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[13]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1510,7 +1830,7 @@ func (x *LogShare) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogShare.ProtoReflect.Descriptor instead.
 func (*LogShare) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{13}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *LogShare) GetSource() string {
@@ -1548,7 +1868,7 @@ type FrozenKind struct {
 
 func (x *FrozenKind) Reset() {
 	*x = FrozenKind{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[14]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1560,7 +1880,7 @@ func (x *FrozenKind) String() string {
 func (*FrozenKind) ProtoMessage() {}
 
 func (x *FrozenKind) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[14]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1573,7 +1893,7 @@ func (x *FrozenKind) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FrozenKind.ProtoReflect.Descriptor instead.
 func (*FrozenKind) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{14}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *FrozenKind) GetSource() string {
@@ -1616,7 +1936,7 @@ type Peer struct {
 
 func (x *Peer) Reset() {
 	*x = Peer{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[15]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1628,7 +1948,7 @@ func (x *Peer) String() string {
 func (*Peer) ProtoMessage() {}
 
 func (x *Peer) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[15]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1641,7 +1961,7 @@ func (x *Peer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Peer.ProtoReflect.Descriptor instead.
 func (*Peer) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{15}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Peer) GetName() string {
@@ -1682,7 +2002,7 @@ type Quarantine struct {
 
 func (x *Quarantine) Reset() {
 	*x = Quarantine{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[16]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1694,7 +2014,7 @@ func (x *Quarantine) String() string {
 func (*Quarantine) ProtoMessage() {}
 
 func (x *Quarantine) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[16]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1707,7 +2027,7 @@ func (x *Quarantine) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Quarantine.ProtoReflect.Descriptor instead.
 func (*Quarantine) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{16}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Quarantine) GetId() string {
@@ -1789,7 +2109,7 @@ type Hold struct {
 
 func (x *Hold) Reset() {
 	*x = Hold{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[17]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1801,7 +2121,7 @@ func (x *Hold) String() string {
 func (*Hold) ProtoMessage() {}
 
 func (x *Hold) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[17]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1814,7 +2134,7 @@ func (x *Hold) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hold.ProtoReflect.Descriptor instead.
 func (*Hold) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{17}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Hold) GetId() string {
@@ -1876,7 +2196,7 @@ type StageTiming struct {
 
 func (x *StageTiming) Reset() {
 	*x = StageTiming{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[18]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1888,7 +2208,7 @@ func (x *StageTiming) String() string {
 func (*StageTiming) ProtoMessage() {}
 
 func (x *StageTiming) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[18]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1901,7 +2221,7 @@ func (x *StageTiming) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StageTiming.ProtoReflect.Descriptor instead.
 func (*StageTiming) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{18}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *StageTiming) GetVersion() *v1.Version {
@@ -1967,7 +2287,7 @@ type DigestRequest struct {
 
 func (x *DigestRequest) Reset() {
 	*x = DigestRequest{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[19]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1979,7 +2299,7 @@ func (x *DigestRequest) String() string {
 func (*DigestRequest) ProtoMessage() {}
 
 func (x *DigestRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[19]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1992,7 +2312,7 @@ func (x *DigestRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DigestRequest.ProtoReflect.Descriptor instead.
 func (*DigestRequest) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{19}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *DigestRequest) GetSource() string {
@@ -2037,7 +2357,7 @@ type DigestReply struct {
 
 func (x *DigestReply) Reset() {
 	*x = DigestReply{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[20]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2049,7 +2369,7 @@ func (x *DigestReply) String() string {
 func (*DigestReply) ProtoMessage() {}
 
 func (x *DigestReply) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[20]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2062,7 +2382,7 @@ func (x *DigestReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DigestReply.ProtoReflect.Descriptor instead.
 func (*DigestReply) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{20}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *DigestReply) GetKnown() bool {
@@ -2100,7 +2420,7 @@ type ListingRequest struct {
 
 func (x *ListingRequest) Reset() {
 	*x = ListingRequest{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[21]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2112,7 +2432,7 @@ func (x *ListingRequest) String() string {
 func (*ListingRequest) ProtoMessage() {}
 
 func (x *ListingRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[21]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2125,7 +2445,7 @@ func (x *ListingRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListingRequest.ProtoReflect.Descriptor instead.
 func (*ListingRequest) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{21}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ListingRequest) GetSource() string {
@@ -2167,7 +2487,7 @@ type ProxyRequest struct {
 
 func (x *ProxyRequest) Reset() {
 	*x = ProxyRequest{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[22]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2179,7 +2499,7 @@ func (x *ProxyRequest) String() string {
 func (*ProxyRequest) ProtoMessage() {}
 
 func (x *ProxyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[22]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2192,7 +2512,7 @@ func (x *ProxyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProxyRequest.ProtoReflect.Descriptor instead.
 func (*ProxyRequest) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{22}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ProxyRequest) GetId() string {
@@ -2222,7 +2542,7 @@ type ProxyReply struct {
 
 func (x *ProxyReply) Reset() {
 	*x = ProxyReply{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[23]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2234,7 +2554,7 @@ func (x *ProxyReply) String() string {
 func (*ProxyReply) ProtoMessage() {}
 
 func (x *ProxyReply) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[23]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2247,7 +2567,7 @@ func (x *ProxyReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProxyReply.ProtoReflect.Descriptor instead.
 func (*ProxyReply) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{23}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ProxyReply) GetFrontend() string {
@@ -2313,7 +2633,7 @@ type TypeContent struct {
 
 func (x *TypeContent) Reset() {
 	*x = TypeContent{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[24]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2325,7 +2645,7 @@ func (x *TypeContent) String() string {
 func (*TypeContent) ProtoMessage() {}
 
 func (x *TypeContent) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[24]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2338,7 +2658,7 @@ func (x *TypeContent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TypeContent.ProtoReflect.Descriptor instead.
 func (*TypeContent) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{24}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *TypeContent) GetTypeUrl() string {
@@ -2381,7 +2701,7 @@ type ResourceContent struct {
 
 func (x *ResourceContent) Reset() {
 	*x = ResourceContent{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[25]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2393,7 +2713,7 @@ func (x *ResourceContent) String() string {
 func (*ResourceContent) ProtoMessage() {}
 
 func (x *ResourceContent) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[25]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2406,7 +2726,7 @@ func (x *ResourceContent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResourceContent.ProtoReflect.Descriptor instead.
 func (*ResourceContent) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{25}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ResourceContent) GetName() string {
@@ -2458,6 +2778,362 @@ func (x *ResourceContent) GetLingering() bool {
 	return false
 }
 
+// AuthorityRequest is what an operator asks of all replicas of the certificate
+// authority.
+type AuthorityRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Action        AuthorityAction        `protobuf:"varint,1,opt,name=action,proto3,enum=meshlog.report.v1.AuthorityAction" json:"action,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AuthorityRequest) Reset() {
+	*x = AuthorityRequest{}
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AuthorityRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AuthorityRequest) ProtoMessage() {}
+
+func (x *AuthorityRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AuthorityRequest.ProtoReflect.Descriptor instead.
+func (*AuthorityRequest) Descriptor() ([]byte, []int) {
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *AuthorityRequest) GetAction() AuthorityAction {
+	if x != nil {
+		return x.Action
+	}
+	return AuthorityAction_AUTHORITY_ACTION_UNSPECIFIED
+}
+
+// AuthorityReply is the answer of a replica.
+type AuthorityReply struct {
+	state       protoimpl.MessageState `protogen:"open.v1"`
+	Replica     string                 `protobuf:"bytes,1,opt,name=replica,proto3" json:"replica,omitempty"`
+	TrustDomain string                 `protobuf:"bytes,2,opt,name=trust_domain,json=trustDomain,proto3" json:"trust_domain,omitempty"`
+	// "self", "plugged", "kubernetes".
+	Signer string           `protobuf:"bytes,3,opt,name=signer,proto3" json:"signer,omitempty"`
+	Roots  []*AuthorityRoot `protobuf:"bytes,4,rep,name=roots,proto3" json:"roots,omitempty"`
+	// Why the action was refused; empty: it was done.
+	Refused string `protobuf:"bytes,5,opt,name=refused,proto3" json:"refused,omitempty"`
+	// Why the replica does not use its newest files; empty: it does.
+	Trouble string `protobuf:"bytes,6,opt,name=trouble,proto3" json:"trouble,omitempty"`
+	// The longest time for which a certificate is issued, in seconds.
+	LongestSeconds uint64 `protobuf:"varint,7,opt,name=longest_seconds,json=longestSeconds,proto3" json:"longest_seconds,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *AuthorityReply) Reset() {
+	*x = AuthorityReply{}
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AuthorityReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AuthorityReply) ProtoMessage() {}
+
+func (x *AuthorityReply) ProtoReflect() protoreflect.Message {
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AuthorityReply.ProtoReflect.Descriptor instead.
+func (*AuthorityReply) Descriptor() ([]byte, []int) {
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *AuthorityReply) GetReplica() string {
+	if x != nil {
+		return x.Replica
+	}
+	return ""
+}
+
+func (x *AuthorityReply) GetTrustDomain() string {
+	if x != nil {
+		return x.TrustDomain
+	}
+	return ""
+}
+
+func (x *AuthorityReply) GetSigner() string {
+	if x != nil {
+		return x.Signer
+	}
+	return ""
+}
+
+func (x *AuthorityReply) GetRoots() []*AuthorityRoot {
+	if x != nil {
+		return x.Roots
+	}
+	return nil
+}
+
+func (x *AuthorityReply) GetRefused() string {
+	if x != nil {
+		return x.Refused
+	}
+	return ""
+}
+
+func (x *AuthorityReply) GetTrouble() string {
+	if x != nil {
+		return x.Trouble
+	}
+	return ""
+}
+
+func (x *AuthorityReply) GetLongestSeconds() uint64 {
+	if x != nil {
+		return x.LongestSeconds
+	}
+	return 0
+}
+
+// AuthorityRoot is a root of the mesh, as a replica knows it.
+type AuthorityRoot struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// SHA-256 of the certificate.
+	Sum     []byte `protobuf:"bytes,1,opt,name=sum,proto3" json:"sum,omitempty"`
+	Subject string `protobuf:"bytes,2,opt,name=subject,proto3" json:"subject,omitempty"`
+	// "announced", "active", "retiring".
+	State string                 `protobuf:"bytes,3,opt,name=state,proto3" json:"state,omitempty"`
+	Since *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=since,proto3" json:"since,omitempty"`
+	Ends  *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=ends,proto3" json:"ends,omitempty"`
+	// Of an announced root: it may sign.
+	Ready bool `protobuf:"varint,6,opt,name=ready,proto3" json:"ready,omitempty"`
+	// Of an announced root that may not: why, a sentence each.
+	Waiting []string `protobuf:"bytes,7,rep,name=waiting,proto3" json:"waiting,omitempty"`
+	// Of a retiring root: when the last certificate under it has ended.
+	LastEnds      *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=last_ends,json=lastEnds,proto3" json:"last_ends,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AuthorityRoot) Reset() {
+	*x = AuthorityRoot{}
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AuthorityRoot) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AuthorityRoot) ProtoMessage() {}
+
+func (x *AuthorityRoot) ProtoReflect() protoreflect.Message {
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AuthorityRoot.ProtoReflect.Descriptor instead.
+func (*AuthorityRoot) Descriptor() ([]byte, []int) {
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{31}
+}
+
+func (x *AuthorityRoot) GetSum() []byte {
+	if x != nil {
+		return x.Sum
+	}
+	return nil
+}
+
+func (x *AuthorityRoot) GetSubject() string {
+	if x != nil {
+		return x.Subject
+	}
+	return ""
+}
+
+func (x *AuthorityRoot) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
+func (x *AuthorityRoot) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *AuthorityRoot) GetEnds() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Ends
+	}
+	return nil
+}
+
+func (x *AuthorityRoot) GetReady() bool {
+	if x != nil {
+		return x.Ready
+	}
+	return false
+}
+
+func (x *AuthorityRoot) GetWaiting() []string {
+	if x != nil {
+		return x.Waiting
+	}
+	return nil
+}
+
+func (x *AuthorityRoot) GetLastEnds() *timestamppb.Timestamp {
+	if x != nil {
+		return x.LastEnds
+	}
+	return nil
+}
+
+// PodRequest asks the leader whether the mesh knows a pod.
+type PodRequest struct {
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	Namespace      string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	Name           string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	ServiceAccount string                 `protobuf:"bytes,3,opt,name=service_account,json=serviceAccount,proto3" json:"service_account,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *PodRequest) Reset() {
+	*x = PodRequest{}
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PodRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PodRequest) ProtoMessage() {}
+
+func (x *PodRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PodRequest.ProtoReflect.Descriptor instead.
+func (*PodRequest) Descriptor() ([]byte, []int) {
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{32}
+}
+
+func (x *PodRequest) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *PodRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *PodRequest) GetServiceAccount() string {
+	if x != nil {
+		return x.ServiceAccount
+	}
+	return ""
+}
+
+// PodReply is the answer of the leader.
+type PodReply struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// A workload of that name and service account is in the newest version.
+	Known         bool `protobuf:"varint,1,opt,name=known,proto3" json:"known,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PodReply) Reset() {
+	*x = PodReply{}
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[33]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PodReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PodReply) ProtoMessage() {}
+
+func (x *PodReply) ProtoReflect() protoreflect.Message {
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[33]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PodReply.ProtoReflect.Descriptor instead.
+func (*PodReply) Descriptor() ([]byte, []int) {
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{33}
+}
+
+func (x *PodReply) GetKnown() bool {
+	if x != nil {
+		return x.Known
+	}
+	return false
+}
+
 var File_meshlog_report_v1_report_proto protoreflect.FileDescriptor
 
 const file_meshlog_report_v1_report_proto_rawDesc = "" +
@@ -2474,9 +3150,18 @@ const file_meshlog_report_v1_report_proto_rawDesc = "" +
 	"\btype_url\x18\x01 \x01(\tR\atypeUrl\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x10\n" +
 	"\x03sum\x18\x03 \x01(\fR\x03sum\x12\x16\n" +
-	"\x06client\x18\x04 \x01(\tR\x06client\"%\n" +
+	"\x06client\x18\x04 \x01(\tR\x06client\"\x8d\x01\n" +
+	"\aIssuers\x12\x18\n" +
+	"\abuilder\x18\x01 \x01(\tR\abuilder\x123\n" +
+	"\aissuers\x18\x02 \x03(\v2\x19.meshlog.report.v1.IssuerR\aissuers\x12\x19\n" +
+	"\bleft_out\x18\x03 \x01(\rR\aleftOut\x12\x18\n" +
+	"\aunnamed\x18\x04 \x03(\tR\aunnamed\"V\n" +
+	"\x06Issuer\x12\x16\n" +
+	"\x06issuer\x18\x01 \x01(\tR\x06issuer\x12\x19\n" +
+	"\bjwks_uri\x18\x02 \x01(\tR\ajwksUri\x12\x19\n" +
+	"\bnamed_by\x18\x03 \x01(\tR\anamedBy\"%\n" +
 	"\rReportRequest\x12\x14\n" +
-	"\x05whole\x18\x01 \x01(\tR\x05whole\"\x9d\x05\n" +
+	"\x05whole\x18\x01 \x01(\tR\x05whole\"\xf9\x05\n" +
 	"\x0eFrontendReport\x12\x1a\n" +
 	"\bfrontend\x18\x01 \x01(\tR\bfrontend\x12\x14\n" +
 	"\x05build\x18\x02 \x01(\tR\x05build\x12.\n" +
@@ -2495,7 +3180,12 @@ const file_meshlog_report_v1_report_proto_rawDesc = "" +
 	"\aapplied\x18\x0e \x03(\v2\x1a.meshlog.report.v1.AppliedR\aapplied\x12.\n" +
 	"\x04away\x18\x10 \x01(\v2\x1a.google.protobuf.TimestampR\x04away\x12\x1f\n" +
 	"\vaway_reason\x18\x11 \x01(\tR\n" +
-	"awayReasonJ\x04\b\x0f\x10\x10R\x04more\"[\n" +
+	"awayReason\x12\x14\n" +
+	"\x05roots\x18\x12 \x03(\fR\x05roots\x12D\n" +
+	"\rroots_applied\x18\x13 \x03(\v2\x1f.meshlog.report.v1.RootsAppliedR\frootsAppliedJ\x04\b\x0f\x10\x10R\x04more\">\n" +
+	"\fRootsApplied\x12\x14\n" +
+	"\x05roots\x18\x01 \x03(\fR\x05roots\x12\x18\n" +
+	"\astreams\x18\x02 \x01(\rR\astreams\"[\n" +
 	"\aApplied\x126\n" +
 	"\aversion\x18\x01 \x01(\v2\x1c.meshlog.snapshot.v1.VersionR\aversion\x12\x18\n" +
 	"\astreams\x18\x02 \x01(\rR\astreams\"\x81\x03\n" +
@@ -2521,7 +3211,7 @@ const file_meshlog_report_v1_report_proto_rawDesc = "" +
 	"\x03own\x18\x01 \x01(\v2\x1c.meshlog.snapshot.v1.VersionR\x03own\x12\x19\n" +
 	"\bown_root\x18\x02 \x01(\fR\aownRoot\x120\n" +
 	"\x04head\x18\x03 \x01(\v2\x1c.meshlog.snapshot.v1.VersionR\x04head\x12\x1b\n" +
-	"\thead_root\x18\x04 \x01(\fR\bheadRoot\"\xfa\x02\n" +
+	"\thead_root\x18\x04 \x01(\fR\bheadRoot\"\xc1\x04\n" +
 	"\vProxyReport\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +
 	"\acluster\x18\x02 \x01(\tR\acluster\x12\x12\n" +
@@ -2536,7 +3226,13 @@ const file_meshlog_report_v1_report_proto_rawDesc = "" +
 	"\x05delta\x18\n" +
 	" \x01(\bR\x05delta\x12\x12\n" +
 	"\x04only\x18\v \x01(\tR\x04only\x12\x1c\n" +
-	"\tlingering\x18\f \x01(\rR\tlingering\"\xac\x04\n" +
+	"\tlingering\x18\f \x01(\rR\tlingering\x12\x1a\n" +
+	"\bidentity\x18\r \x01(\tR\bidentity\x12-\n" +
+	"\x12certificate_serial\x18\x0e \x01(\tR\x11certificateSerial\x12E\n" +
+	"\x10certificate_ends\x18\x0f \x01(\v2\x1a.google.protobuf.TimestampR\x0fcertificateEnds\x12\x1d\n" +
+	"\n" +
+	"gets_roots\x18\x10 \x01(\bR\tgetsRoots\x12\x14\n" +
+	"\x05roots\x18\x11 \x03(\fR\x05roots\"\xd2\x04\n" +
 	"\n" +
 	"TypeReport\x12\x19\n" +
 	"\btype_url\x18\x01 \x01(\tR\atypeUrl\x120\n" +
@@ -2555,7 +3251,8 @@ const file_meshlog_report_v1_report_proto_rawDesc = "" +
 	"unanswered\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"unanswered\x12\x1b\n" +
 	"\ttoo_large\x18\f \x01(\bR\btooLarge\x12 \n" +
-	"\vquarantined\x18\r \x03(\tR\vquarantined\"\x88\x01\n" +
+	"\vquarantined\x18\r \x03(\tR\vquarantined\x12$\n" +
+	"\x0ewaits_for_keys\x18\x0e \x03(\tR\fwaitsForKeys\"\x88\x01\n" +
 	"\x04Nack\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\x12.\n" +
@@ -2679,7 +3376,38 @@ const file_meshlog_report_v1_report_proto_rawDesc = "" +
 	"\theld_back\x18\x04 \x01(\bR\bheldBack\x12 \n" +
 	"\vquarantined\x18\x05 \x01(\bR\vquarantined\x12\x12\n" +
 	"\x04sent\x18\x06 \x01(\bR\x04sent\x12\x1c\n" +
-	"\tlingering\x18\a \x01(\bR\tlingeringB.Z,meshlog.dev/proto/meshlog/report/v1;reportv1b\x06proto3"
+	"\tlingering\x18\a \x01(\bR\tlingering\"N\n" +
+	"\x10AuthorityRequest\x12:\n" +
+	"\x06action\x18\x01 \x01(\x0e2\".meshlog.report.v1.AuthorityActionR\x06action\"\xfa\x01\n" +
+	"\x0eAuthorityReply\x12\x18\n" +
+	"\areplica\x18\x01 \x01(\tR\areplica\x12!\n" +
+	"\ftrust_domain\x18\x02 \x01(\tR\vtrustDomain\x12\x16\n" +
+	"\x06signer\x18\x03 \x01(\tR\x06signer\x126\n" +
+	"\x05roots\x18\x04 \x03(\v2 .meshlog.report.v1.AuthorityRootR\x05roots\x12\x18\n" +
+	"\arefused\x18\x05 \x01(\tR\arefused\x12\x18\n" +
+	"\atrouble\x18\x06 \x01(\tR\atrouble\x12'\n" +
+	"\x0flongest_seconds\x18\a \x01(\x04R\x0elongestSeconds\"\x9c\x02\n" +
+	"\rAuthorityRoot\x12\x10\n" +
+	"\x03sum\x18\x01 \x01(\fR\x03sum\x12\x18\n" +
+	"\asubject\x18\x02 \x01(\tR\asubject\x12\x14\n" +
+	"\x05state\x18\x03 \x01(\tR\x05state\x120\n" +
+	"\x05since\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12.\n" +
+	"\x04ends\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x04ends\x12\x14\n" +
+	"\x05ready\x18\x06 \x01(\bR\x05ready\x12\x18\n" +
+	"\awaiting\x18\a \x03(\tR\awaiting\x127\n" +
+	"\tlast_ends\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\blastEnds\"g\n" +
+	"\n" +
+	"PodRequest\x12\x1c\n" +
+	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12'\n" +
+	"\x0fservice_account\x18\x03 \x01(\tR\x0eserviceAccount\" \n" +
+	"\bPodReply\x12\x14\n" +
+	"\x05known\x18\x01 \x01(\bR\x05known*\x89\x01\n" +
+	"\x0fAuthorityAction\x12 \n" +
+	"\x1cAUTHORITY_ACTION_UNSPECIFIED\x10\x00\x12\x1b\n" +
+	"\x17AUTHORITY_ACTION_STATUS\x10\x01\x12\x1b\n" +
+	"\x17AUTHORITY_ACTION_ROTATE\x10\x02\x12\x1a\n" +
+	"\x16AUTHORITY_ACTION_FORCE\x10\x03B.Z,meshlog.dev/proto/meshlog/report/v1;reportv1b\x06proto3"
 
 var (
 	file_meshlog_report_v1_report_proto_rawDescOnce sync.Once
@@ -2693,97 +3421,115 @@ func file_meshlog_report_v1_report_proto_rawDescGZIP() []byte {
 	return file_meshlog_report_v1_report_proto_rawDescData
 }
 
-var file_meshlog_report_v1_report_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
+var file_meshlog_report_v1_report_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
+var file_meshlog_report_v1_report_proto_msgTypes = make([]protoimpl.MessageInfo, 34)
 var file_meshlog_report_v1_report_proto_goTypes = []any{
-	(*Tick)(nil),                  // 0: meshlog.report.v1.Tick
-	(*Suspect)(nil),               // 1: meshlog.report.v1.Suspect
-	(*ReportRequest)(nil),         // 2: meshlog.report.v1.ReportRequest
-	(*FrontendReport)(nil),        // 3: meshlog.report.v1.FrontendReport
-	(*Applied)(nil),               // 4: meshlog.report.v1.Applied
-	(*Verdict)(nil),               // 5: meshlog.report.v1.Verdict
-	(*Rejector)(nil),              // 6: meshlog.report.v1.Rejector
-	(*ChainMismatch)(nil),         // 7: meshlog.report.v1.ChainMismatch
-	(*ProxyReport)(nil),           // 8: meshlog.report.v1.ProxyReport
-	(*TypeReport)(nil),            // 9: meshlog.report.v1.TypeReport
-	(*Nack)(nil),                  // 10: meshlog.report.v1.Nack
-	(*WatcherReport)(nil),         // 11: meshlog.report.v1.WatcherReport
-	(*BuilderReport)(nil),         // 12: meshlog.report.v1.BuilderReport
-	(*LogShare)(nil),              // 13: meshlog.report.v1.LogShare
-	(*FrozenKind)(nil),            // 14: meshlog.report.v1.FrozenKind
-	(*Peer)(nil),                  // 15: meshlog.report.v1.Peer
-	(*Quarantine)(nil),            // 16: meshlog.report.v1.Quarantine
-	(*Hold)(nil),                  // 17: meshlog.report.v1.Hold
-	(*StageTiming)(nil),           // 18: meshlog.report.v1.StageTiming
-	(*DigestRequest)(nil),         // 19: meshlog.report.v1.DigestRequest
-	(*DigestReply)(nil),           // 20: meshlog.report.v1.DigestReply
-	(*ListingRequest)(nil),        // 21: meshlog.report.v1.ListingRequest
-	(*ProxyRequest)(nil),          // 22: meshlog.report.v1.ProxyRequest
-	(*ProxyReply)(nil),            // 23: meshlog.report.v1.ProxyReply
-	(*TypeContent)(nil),           // 24: meshlog.report.v1.TypeContent
-	(*ResourceContent)(nil),       // 25: meshlog.report.v1.ResourceContent
-	(*v1.Version)(nil),            // 26: meshlog.snapshot.v1.Version
-	(*timestamppb.Timestamp)(nil), // 27: google.protobuf.Timestamp
-	(*v1.Diagnostic)(nil),         // 28: meshlog.snapshot.v1.Diagnostic
+	(AuthorityAction)(0),          // 0: meshlog.report.v1.AuthorityAction
+	(*Tick)(nil),                  // 1: meshlog.report.v1.Tick
+	(*Suspect)(nil),               // 2: meshlog.report.v1.Suspect
+	(*Issuers)(nil),               // 3: meshlog.report.v1.Issuers
+	(*Issuer)(nil),                // 4: meshlog.report.v1.Issuer
+	(*ReportRequest)(nil),         // 5: meshlog.report.v1.ReportRequest
+	(*FrontendReport)(nil),        // 6: meshlog.report.v1.FrontendReport
+	(*RootsApplied)(nil),          // 7: meshlog.report.v1.RootsApplied
+	(*Applied)(nil),               // 8: meshlog.report.v1.Applied
+	(*Verdict)(nil),               // 9: meshlog.report.v1.Verdict
+	(*Rejector)(nil),              // 10: meshlog.report.v1.Rejector
+	(*ChainMismatch)(nil),         // 11: meshlog.report.v1.ChainMismatch
+	(*ProxyReport)(nil),           // 12: meshlog.report.v1.ProxyReport
+	(*TypeReport)(nil),            // 13: meshlog.report.v1.TypeReport
+	(*Nack)(nil),                  // 14: meshlog.report.v1.Nack
+	(*WatcherReport)(nil),         // 15: meshlog.report.v1.WatcherReport
+	(*BuilderReport)(nil),         // 16: meshlog.report.v1.BuilderReport
+	(*LogShare)(nil),              // 17: meshlog.report.v1.LogShare
+	(*FrozenKind)(nil),            // 18: meshlog.report.v1.FrozenKind
+	(*Peer)(nil),                  // 19: meshlog.report.v1.Peer
+	(*Quarantine)(nil),            // 20: meshlog.report.v1.Quarantine
+	(*Hold)(nil),                  // 21: meshlog.report.v1.Hold
+	(*StageTiming)(nil),           // 22: meshlog.report.v1.StageTiming
+	(*DigestRequest)(nil),         // 23: meshlog.report.v1.DigestRequest
+	(*DigestReply)(nil),           // 24: meshlog.report.v1.DigestReply
+	(*ListingRequest)(nil),        // 25: meshlog.report.v1.ListingRequest
+	(*ProxyRequest)(nil),          // 26: meshlog.report.v1.ProxyRequest
+	(*ProxyReply)(nil),            // 27: meshlog.report.v1.ProxyReply
+	(*TypeContent)(nil),           // 28: meshlog.report.v1.TypeContent
+	(*ResourceContent)(nil),       // 29: meshlog.report.v1.ResourceContent
+	(*AuthorityRequest)(nil),      // 30: meshlog.report.v1.AuthorityRequest
+	(*AuthorityReply)(nil),        // 31: meshlog.report.v1.AuthorityReply
+	(*AuthorityRoot)(nil),         // 32: meshlog.report.v1.AuthorityRoot
+	(*PodRequest)(nil),            // 33: meshlog.report.v1.PodRequest
+	(*PodReply)(nil),              // 34: meshlog.report.v1.PodReply
+	(*v1.Version)(nil),            // 35: meshlog.snapshot.v1.Version
+	(*timestamppb.Timestamp)(nil), // 36: google.protobuf.Timestamp
+	(*v1.Diagnostic)(nil),         // 37: meshlog.snapshot.v1.Diagnostic
 }
 var file_meshlog_report_v1_report_proto_depIdxs = []int32{
-	26, // 0: meshlog.report.v1.Tick.head:type_name -> meshlog.snapshot.v1.Version
-	26, // 1: meshlog.report.v1.Tick.position:type_name -> meshlog.snapshot.v1.Version
-	1,  // 2: meshlog.report.v1.Tick.suspects:type_name -> meshlog.report.v1.Suspect
-	27, // 3: meshlog.report.v1.FrontendReport.time:type_name -> google.protobuf.Timestamp
-	26, // 4: meshlog.report.v1.FrontendReport.serving:type_name -> meshlog.snapshot.v1.Version
-	8,  // 5: meshlog.report.v1.FrontendReport.proxies:type_name -> meshlog.report.v1.ProxyReport
-	7,  // 6: meshlog.report.v1.FrontendReport.chain_mismatch:type_name -> meshlog.report.v1.ChainMismatch
-	5,  // 7: meshlog.report.v1.FrontendReport.verdicts:type_name -> meshlog.report.v1.Verdict
-	4,  // 8: meshlog.report.v1.FrontendReport.applied:type_name -> meshlog.report.v1.Applied
-	27, // 9: meshlog.report.v1.FrontendReport.away:type_name -> google.protobuf.Timestamp
-	26, // 10: meshlog.report.v1.Applied.version:type_name -> meshlog.snapshot.v1.Version
-	26, // 11: meshlog.report.v1.Verdict.good:type_name -> meshlog.snapshot.v1.Version
-	6,  // 12: meshlog.report.v1.Verdict.rejectors:type_name -> meshlog.report.v1.Rejector
-	26, // 13: meshlog.report.v1.ChainMismatch.own:type_name -> meshlog.snapshot.v1.Version
-	26, // 14: meshlog.report.v1.ChainMismatch.head:type_name -> meshlog.snapshot.v1.Version
-	27, // 15: meshlog.report.v1.ProxyReport.connected_since:type_name -> google.protobuf.Timestamp
-	9,  // 16: meshlog.report.v1.ProxyReport.types:type_name -> meshlog.report.v1.TypeReport
-	26, // 17: meshlog.report.v1.TypeReport.sent:type_name -> meshlog.snapshot.v1.Version
-	26, // 18: meshlog.report.v1.TypeReport.acked:type_name -> meshlog.snapshot.v1.Version
-	27, // 19: meshlog.report.v1.TypeReport.sent_time:type_name -> google.protobuf.Timestamp
-	27, // 20: meshlog.report.v1.TypeReport.acked_time:type_name -> google.protobuf.Timestamp
-	10, // 21: meshlog.report.v1.TypeReport.nack:type_name -> meshlog.report.v1.Nack
-	27, // 22: meshlog.report.v1.TypeReport.unanswered:type_name -> google.protobuf.Timestamp
-	27, // 23: meshlog.report.v1.Nack.time:type_name -> google.protobuf.Timestamp
-	27, // 24: meshlog.report.v1.WatcherReport.time:type_name -> google.protobuf.Timestamp
-	28, // 25: meshlog.report.v1.WatcherReport.diagnostics:type_name -> meshlog.snapshot.v1.Diagnostic
-	27, // 26: meshlog.report.v1.WatcherReport.listed:type_name -> google.protobuf.Timestamp
-	27, // 27: meshlog.report.v1.WatcherReport.changed:type_name -> google.protobuf.Timestamp
-	27, // 28: meshlog.report.v1.WatcherReport.down:type_name -> google.protobuf.Timestamp
-	27, // 29: meshlog.report.v1.BuilderReport.time:type_name -> google.protobuf.Timestamp
-	26, // 30: meshlog.report.v1.BuilderReport.position:type_name -> meshlog.snapshot.v1.Version
-	26, // 31: meshlog.report.v1.BuilderReport.head:type_name -> meshlog.snapshot.v1.Version
-	18, // 32: meshlog.report.v1.BuilderReport.timings:type_name -> meshlog.report.v1.StageTiming
-	17, // 33: meshlog.report.v1.BuilderReport.holds:type_name -> meshlog.report.v1.Hold
-	28, // 34: meshlog.report.v1.BuilderReport.diagnostics:type_name -> meshlog.snapshot.v1.Diagnostic
-	16, // 35: meshlog.report.v1.BuilderReport.quarantines:type_name -> meshlog.report.v1.Quarantine
-	15, // 36: meshlog.report.v1.BuilderReport.peers:type_name -> meshlog.report.v1.Peer
-	14, // 37: meshlog.report.v1.BuilderReport.frozen:type_name -> meshlog.report.v1.FrozenKind
-	27, // 38: meshlog.report.v1.BuilderReport.away:type_name -> google.protobuf.Timestamp
-	13, // 39: meshlog.report.v1.BuilderReport.log_shares:type_name -> meshlog.report.v1.LogShare
-	27, // 40: meshlog.report.v1.Peer.heard:type_name -> google.protobuf.Timestamp
-	27, // 41: meshlog.report.v1.Quarantine.since:type_name -> google.protobuf.Timestamp
-	26, // 42: meshlog.report.v1.StageTiming.version:type_name -> meshlog.snapshot.v1.Version
-	27, // 43: meshlog.report.v1.StageTiming.observed:type_name -> google.protobuf.Timestamp
-	27, // 44: meshlog.report.v1.StageTiming.logged:type_name -> google.protobuf.Timestamp
-	27, // 45: meshlog.report.v1.StageTiming.read:type_name -> google.protobuf.Timestamp
-	27, // 46: meshlog.report.v1.StageTiming.due:type_name -> google.protobuf.Timestamp
-	27, // 47: meshlog.report.v1.StageTiming.built:type_name -> google.protobuf.Timestamp
-	27, // 48: meshlog.report.v1.StageTiming.published:type_name -> google.protobuf.Timestamp
-	8,  // 49: meshlog.report.v1.ProxyReply.report:type_name -> meshlog.report.v1.ProxyReport
-	26, // 50: meshlog.report.v1.ProxyReply.version:type_name -> meshlog.snapshot.v1.Version
-	24, // 51: meshlog.report.v1.ProxyReply.types:type_name -> meshlog.report.v1.TypeContent
-	25, // 52: meshlog.report.v1.TypeContent.resources:type_name -> meshlog.report.v1.ResourceContent
-	53, // [53:53] is the sub-list for method output_type
-	53, // [53:53] is the sub-list for method input_type
-	53, // [53:53] is the sub-list for extension type_name
-	53, // [53:53] is the sub-list for extension extendee
-	0,  // [0:53] is the sub-list for field type_name
+	35, // 0: meshlog.report.v1.Tick.head:type_name -> meshlog.snapshot.v1.Version
+	35, // 1: meshlog.report.v1.Tick.position:type_name -> meshlog.snapshot.v1.Version
+	2,  // 2: meshlog.report.v1.Tick.suspects:type_name -> meshlog.report.v1.Suspect
+	4,  // 3: meshlog.report.v1.Issuers.issuers:type_name -> meshlog.report.v1.Issuer
+	36, // 4: meshlog.report.v1.FrontendReport.time:type_name -> google.protobuf.Timestamp
+	35, // 5: meshlog.report.v1.FrontendReport.serving:type_name -> meshlog.snapshot.v1.Version
+	12, // 6: meshlog.report.v1.FrontendReport.proxies:type_name -> meshlog.report.v1.ProxyReport
+	11, // 7: meshlog.report.v1.FrontendReport.chain_mismatch:type_name -> meshlog.report.v1.ChainMismatch
+	9,  // 8: meshlog.report.v1.FrontendReport.verdicts:type_name -> meshlog.report.v1.Verdict
+	8,  // 9: meshlog.report.v1.FrontendReport.applied:type_name -> meshlog.report.v1.Applied
+	36, // 10: meshlog.report.v1.FrontendReport.away:type_name -> google.protobuf.Timestamp
+	7,  // 11: meshlog.report.v1.FrontendReport.roots_applied:type_name -> meshlog.report.v1.RootsApplied
+	35, // 12: meshlog.report.v1.Applied.version:type_name -> meshlog.snapshot.v1.Version
+	35, // 13: meshlog.report.v1.Verdict.good:type_name -> meshlog.snapshot.v1.Version
+	10, // 14: meshlog.report.v1.Verdict.rejectors:type_name -> meshlog.report.v1.Rejector
+	35, // 15: meshlog.report.v1.ChainMismatch.own:type_name -> meshlog.snapshot.v1.Version
+	35, // 16: meshlog.report.v1.ChainMismatch.head:type_name -> meshlog.snapshot.v1.Version
+	36, // 17: meshlog.report.v1.ProxyReport.connected_since:type_name -> google.protobuf.Timestamp
+	13, // 18: meshlog.report.v1.ProxyReport.types:type_name -> meshlog.report.v1.TypeReport
+	36, // 19: meshlog.report.v1.ProxyReport.certificate_ends:type_name -> google.protobuf.Timestamp
+	35, // 20: meshlog.report.v1.TypeReport.sent:type_name -> meshlog.snapshot.v1.Version
+	35, // 21: meshlog.report.v1.TypeReport.acked:type_name -> meshlog.snapshot.v1.Version
+	36, // 22: meshlog.report.v1.TypeReport.sent_time:type_name -> google.protobuf.Timestamp
+	36, // 23: meshlog.report.v1.TypeReport.acked_time:type_name -> google.protobuf.Timestamp
+	14, // 24: meshlog.report.v1.TypeReport.nack:type_name -> meshlog.report.v1.Nack
+	36, // 25: meshlog.report.v1.TypeReport.unanswered:type_name -> google.protobuf.Timestamp
+	36, // 26: meshlog.report.v1.Nack.time:type_name -> google.protobuf.Timestamp
+	36, // 27: meshlog.report.v1.WatcherReport.time:type_name -> google.protobuf.Timestamp
+	37, // 28: meshlog.report.v1.WatcherReport.diagnostics:type_name -> meshlog.snapshot.v1.Diagnostic
+	36, // 29: meshlog.report.v1.WatcherReport.listed:type_name -> google.protobuf.Timestamp
+	36, // 30: meshlog.report.v1.WatcherReport.changed:type_name -> google.protobuf.Timestamp
+	36, // 31: meshlog.report.v1.WatcherReport.down:type_name -> google.protobuf.Timestamp
+	36, // 32: meshlog.report.v1.BuilderReport.time:type_name -> google.protobuf.Timestamp
+	35, // 33: meshlog.report.v1.BuilderReport.position:type_name -> meshlog.snapshot.v1.Version
+	35, // 34: meshlog.report.v1.BuilderReport.head:type_name -> meshlog.snapshot.v1.Version
+	22, // 35: meshlog.report.v1.BuilderReport.timings:type_name -> meshlog.report.v1.StageTiming
+	21, // 36: meshlog.report.v1.BuilderReport.holds:type_name -> meshlog.report.v1.Hold
+	37, // 37: meshlog.report.v1.BuilderReport.diagnostics:type_name -> meshlog.snapshot.v1.Diagnostic
+	20, // 38: meshlog.report.v1.BuilderReport.quarantines:type_name -> meshlog.report.v1.Quarantine
+	19, // 39: meshlog.report.v1.BuilderReport.peers:type_name -> meshlog.report.v1.Peer
+	18, // 40: meshlog.report.v1.BuilderReport.frozen:type_name -> meshlog.report.v1.FrozenKind
+	36, // 41: meshlog.report.v1.BuilderReport.away:type_name -> google.protobuf.Timestamp
+	17, // 42: meshlog.report.v1.BuilderReport.log_shares:type_name -> meshlog.report.v1.LogShare
+	36, // 43: meshlog.report.v1.Peer.heard:type_name -> google.protobuf.Timestamp
+	36, // 44: meshlog.report.v1.Quarantine.since:type_name -> google.protobuf.Timestamp
+	35, // 45: meshlog.report.v1.StageTiming.version:type_name -> meshlog.snapshot.v1.Version
+	36, // 46: meshlog.report.v1.StageTiming.observed:type_name -> google.protobuf.Timestamp
+	36, // 47: meshlog.report.v1.StageTiming.logged:type_name -> google.protobuf.Timestamp
+	36, // 48: meshlog.report.v1.StageTiming.read:type_name -> google.protobuf.Timestamp
+	36, // 49: meshlog.report.v1.StageTiming.due:type_name -> google.protobuf.Timestamp
+	36, // 50: meshlog.report.v1.StageTiming.built:type_name -> google.protobuf.Timestamp
+	36, // 51: meshlog.report.v1.StageTiming.published:type_name -> google.protobuf.Timestamp
+	12, // 52: meshlog.report.v1.ProxyReply.report:type_name -> meshlog.report.v1.ProxyReport
+	35, // 53: meshlog.report.v1.ProxyReply.version:type_name -> meshlog.snapshot.v1.Version
+	28, // 54: meshlog.report.v1.ProxyReply.types:type_name -> meshlog.report.v1.TypeContent
+	29, // 55: meshlog.report.v1.TypeContent.resources:type_name -> meshlog.report.v1.ResourceContent
+	0,  // 56: meshlog.report.v1.AuthorityRequest.action:type_name -> meshlog.report.v1.AuthorityAction
+	32, // 57: meshlog.report.v1.AuthorityReply.roots:type_name -> meshlog.report.v1.AuthorityRoot
+	36, // 58: meshlog.report.v1.AuthorityRoot.since:type_name -> google.protobuf.Timestamp
+	36, // 59: meshlog.report.v1.AuthorityRoot.ends:type_name -> google.protobuf.Timestamp
+	36, // 60: meshlog.report.v1.AuthorityRoot.last_ends:type_name -> google.protobuf.Timestamp
+	61, // [61:61] is the sub-list for method output_type
+	61, // [61:61] is the sub-list for method input_type
+	61, // [61:61] is the sub-list for extension type_name
+	61, // [61:61] is the sub-list for extension extendee
+	0,  // [0:61] is the sub-list for field type_name
 }
 
 func init() { file_meshlog_report_v1_report_proto_init() }
@@ -2796,13 +3542,14 @@ func file_meshlog_report_v1_report_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_meshlog_report_v1_report_proto_rawDesc), len(file_meshlog_report_v1_report_proto_rawDesc)),
-			NumEnums:      0,
-			NumMessages:   26,
+			NumEnums:      1,
+			NumMessages:   34,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
 		GoTypes:           file_meshlog_report_v1_report_proto_goTypes,
 		DependencyIndexes: file_meshlog_report_v1_report_proto_depIdxs,
+		EnumInfos:         file_meshlog_report_v1_report_proto_enumTypes,
 		MessageInfos:      file_meshlog_report_v1_report_proto_msgTypes,
 	}.Build()
 	File_meshlog_report_v1_report_proto = out.File

@@ -87,7 +87,16 @@ func (c *checker) policyAction(p *security.AuthorizationPolicy) {
 		c.errorf(root.field("action"), "use ALLOW, DENY, AUDIT or CUSTOM", "%d is not an action", action)
 		return
 	}
-	c.errorIf(len(p.GetRules()) == 0 && action != security.AuthorizationPolicy_ALLOW, root.field("rules"), addEmptyRule, "is empty: the policy would match no request")
+	const matchesNone = "is empty: the policy would match no request"
+	switch empty := len(p.GetRules()) == 0; action {
+	case security.AuthorizationPolicy_ALLOW:
+	case security.AuthorizationPolicy_AUDIT: // Istio takes it; an error would close what it selects (POL-15)
+		if empty {
+			c.warnf(root.field("rules"), addEmptyRule, matchesNone)
+		}
+	default:
+		c.errorIf(empty, root.field("rules"), addEmptyRule, matchesNone)
+	}
 	custom := action == security.AuthorizationPolicy_CUSTOM
 	c.errorIf(custom && p.GetProvider().GetName() == "", root.field("provider.name"), "name one of MeshConfig.extensionProviders", isMissing)
 	c.errorIf(!custom && p.GetProvider() != nil, root.field("provider"), "remove it, or use action CUSTOM", "goes with action CUSTOM only")

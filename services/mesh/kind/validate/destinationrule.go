@@ -252,7 +252,6 @@ func (c *checker) clientTLS(at *fieldPath, t *networking.ClientTLSSettings) {
 		}
 	case networking.ClientTLSSettings_ISTIO_MUTUAL:
 		c.errorIf(files || named, at, useMutual, meshCertificates)
-		c.noEffect(true, at.field("mode"), "ISTIO_MUTUAL")
 	}
 	c.errorIf(files && named, at.field("credentialName"), keepOne, notWithFiles)
 	c.errorIf(t.GetInsecureSkipVerify().GetValue() && (t.GetCaCertificates() != "" || len(t.GetSubjectAltNames()) > 0), at.field("insecureSkipVerify"),

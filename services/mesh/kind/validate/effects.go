@@ -66,6 +66,9 @@ func (c *checker) meshConfigFields(m *meshconfig.MeshConfig) {
 	}
 	warn(root, m.ProtoReflect(), meshConfigEffects)
 	warn(root.field("defaultConfig"), m.GetDefaultConfig().ProtoReflect(), proxyConfigEffects)
+	for i, p := range m.GetExtensionProviders() {
+		warn(root.field("extensionProviders").item(i), p.ProtoReflect(), providerEffects)
+	}
 }
 
 const withoutRow = "it is ignored"
@@ -84,11 +87,10 @@ var noEffects = append([]NoEffect{
 	{Kind: "VirtualService", Field: "http.fault.abort.http2Error", Instead: "requests are not aborted"},
 	{Kind: "VirtualService", Field: "tls", Instead: "connections of sidecars go where they would without the route"},
 	{Kind: "VirtualService", Field: "tcp.match.sourceSubnet", Instead: "connections of every source match"},
-	{Kind: "Gateway", Field: "servers.tls.mode=ISTIO_MUTUAL", Instead: "connections are reset: proxies have no certificate of the mesh"},
-	{Kind: "Gateway", Field: "servers.tls.mode=AUTO_PASSTHROUGH", Instead: "the proxy does not open the server"},
 	{Kind: "Gateway", Field: "servers.tls.insecureSkipVerify", Instead: "a client whose certificate cannot be verified is refused"},
 	{Kind: "Gateway", Field: "servers.port.targetPort", Instead: "the server listens on the port's number"},
 	{Kind: "Gateway", Field: "servers.defaultEndpoint", Instead: "requests go where VirtualServices say"},
+	{Kind: "RequestAuthentication", Field: "jwtRules.timeout", Instead: "keys come from the log, and their watcher has a timeout of its own"},
 	{Kind: "Service", Field: "internalTrafficLocal", As: "internalTrafficPolicy", Instead: "endpoints on all nodes are used"},
 	{Kind: "Service", Field: "trafficDistribution", Instead: alike},
 	{Kind: "MeshNetworks", Field: "networks.gateways.locality", Instead: "a gateway has the locality of the endpoints behind it"},
@@ -106,7 +108,6 @@ func trafficPolicyNoEffects(places ...string) []NoEffect {
 				NoEffect{Kind: "DestinationRule", Field: at + ".loadBalancer.localityLbSetting", Instead: alike},
 				NoEffect{Kind: "DestinationRule", Field: at + ".loadBalancer.zoneAwareLbSetting", Instead: alike},
 				NoEffect{Kind: "DestinationRule", Field: at + ".outlierDetection.consecutiveErrors", Instead: otherErrors},
-				NoEffect{Kind: "DestinationRule", Field: at + ".tls.mode=ISTIO_MUTUAL", Instead: refused},
 			)
 		}
 	}
@@ -114,16 +115,19 @@ func trafficPolicyNoEffects(places ...string) []NoEffect {
 }
 
 // meshConfigEffects are the fields of MeshConfig that have an effect: most of
-// them have none yet. defaultConfig has rows of its own.
+// them have none yet. defaultConfig and extensionProviders have rows of their own.
 var meshConfigEffects = map[string]bool{
 	"connectTimeout": true, "defaultDestinationRuleExportTo": true, "defaultHttpRetryPolicy": true, "defaultServiceExportTo": true,
 	"defaultTrafficPolicy": true, "defaultVirtualServiceExportTo": true, "dnsRefreshRate": true, "h2UpgradePolicy": true,
-	"outboundTrafficPolicy": true, "pathNormalization": true, "protocolDetectionTimeout": true, "proxyHttpPort": true,
+	"enableAutoMtls": true, "meshMTLS": true, "outboundTrafficPolicy": true, "pathNormalization": true, "protocolDetectionTimeout": true, "proxyHttpPort": true,
 	"proxyListenPort": true, "rootNamespace": true, "serviceSettings": true, "tcpKeepalive": true, "tlsDefaults": true,
-	"defaultConfig": true, "trustDomain": true, "trustDomainAliases": true,
+	"defaultConfig": true, "extensionProviders": true, "trustDomain": true, "trustDomainAliases": true,
 }
 
-var proxyConfigEffects = map[string]bool{"gatewayTopology": true}
+var (
+	proxyConfigEffects = map[string]bool{"gatewayTopology": true}
+	providerEffects    = map[string]bool{"name": true, "envoyExtAuthzHttp": true, "envoyExtAuthzGrpc": true}
+)
 
 func meshConfigNoEffects() []NoEffect {
 	var rows []NoEffect
@@ -137,5 +141,6 @@ func meshConfigNoEffects() []NoEffect {
 	}
 	add(&meshconfig.MeshConfig{}, meshConfigEffects, "", "Istio's default holds, if it has one")
 	add(&meshconfig.ProxyConfig{}, proxyConfigEffects, "defaultConfig.", "proxies keep what they were started with")
+	add(&meshconfig.MeshConfig_ExtensionProvider{}, providerEffects, "extensionProviders.", "no proxy uses the provider")
 	return rows
 }

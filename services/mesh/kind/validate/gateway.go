@@ -44,8 +44,6 @@ func (c *checker) server(at *fieldPath, s *networking.Server) {
 		c.serverHost(at.field("hosts").item(i), h)
 	}
 	c.serverTLS(at, s)
-	mode := s.GetTls().GetMode()
-	c.noEffect(mode == networking.ServerTLSSettings_ISTIO_MUTUAL || mode == networking.ServerTLSSettings_AUTO_PASSTHROUGH, at.field("tls.mode"), mode.String())
 	c.noEffect(s.GetTls().GetInsecureSkipVerify() != nil, at.field("tls.insecureSkipVerify"))
 	c.noEffect(s.GetPort().GetTargetPort() != 0, at.field("port.targetPort")) //nolint:staticcheck // deprecated, and still in use
 	c.noEffect(s.GetDefaultEndpoint() != "", at.field("defaultEndpoint"))

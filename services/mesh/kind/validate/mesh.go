@@ -41,6 +41,8 @@ func MeshConfig(m proto.Message) []problem.Diagnostic {
 	c.keepAlive(root.field("tcpKeepalive"), mc.GetTcpKeepalive())
 	c.eachOf(root.field("tlsDefaults.cipherSuites"), mc.GetTlsDefaults().GetCipherSuites(), CipherSuites)
 	c.eachOf(root.field("tlsDefaults.ecdhCurves"), mc.GetTlsDefaults().GetEcdhCurves(), Curves)
+	c.eachOf(root.field("meshMTLS.cipherSuites"), mc.GetMeshMTLS().GetCipherSuites(), CipherSuites)
+	c.eachOf(root.field("meshMTLS.ecdhCurves"), mc.GetMeshMTLS().GetEcdhCurves(), Curves)
 	c.retries(root.field("defaultHttpRetryPolicy"), mc.GetDefaultHttpRetryPolicy())
 	c.message(root, m.ProtoReflect(), 0) // last, because it knows less about a field
 	baseline, at := mc.GetDefaultTrafficPolicy(), root.field("defaultTrafficPolicy")
@@ -54,6 +56,7 @@ func MeshConfig(m proto.Message) []problem.Diagnostic {
 	if mode := mc.GetOutboundTrafficPolicy().GetMode(); mode == meshconfig.MeshConfig_OutboundTrafficPolicy_ALLOW_ANY_DYNAMIC_DNS {
 		c.noEffect(true, root.field("outboundTrafficPolicy.mode"), mode.String())
 	}
+	c.extensionProviders(mc.GetExtensionProviders())
 	c.meshConfigFields(mc)
 	return c.result()
 }
@@ -118,12 +121,6 @@ func (c *checker) eachOf(at *fieldPath, all, known []string) {
 	}
 }
 
-// The values of unenforced in a MeshPolicy; without one UnenforcedDeny counts.
-const (
-	UnenforcedDeny  = "deny"
-	UnenforcedAllow = "allow"
-)
-
 // MeshPolicy checks a MeshPolicy.
 func MeshPolicy(m proto.Message) []problem.Diagnostic {
 	p := m.(*configv1.MeshPolicy)
@@ -136,9 +133,7 @@ func MeshPolicy(m proto.Message) []problem.Diagnostic {
 			c.warnf(at, "use "+strings.Join(sources, ", "), "meshlog has no source %q", s)
 		}
 	}
-	if u := p.GetUnenforced(); u != "" && u != UnenforcedDeny && u != UnenforcedAllow {
-		c.errorf(root.field("unenforced"), "write deny or allow", "%q is neither deny nor allow", u)
-	}
+	c.orZero(root.field("max_connection_duration"), p.GetMaxConnectionDuration())
 	required := map[string]bool{}
 	for i, r := range p.GetRequiredSources() {
 		at := root.field("required_sources").item(i)

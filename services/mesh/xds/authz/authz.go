@@ -17,12 +17,20 @@ import (
 	networkv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/rbac/v3"
 	security "istio.io/api/security/v1beta1"
 
+	"meshlog.dev/proto/ident"
+	"meshlog.dev/services/mesh/kind"
 	"meshlog.dev/services/mesh/world"
 )
 
 // CustomPrefix is the prefix of the metadata that the filter of CUSTOM policies
 // writes: CustomPrefix + "shadow_engine_result" is "denied" if one of them matches.
 const CustomPrefix = "istio_ext_authz_"
+
+// The prefixes of the statistics and metadata of dry runs (AZ-8).
+const (
+	dryDenyPrefix  = "istio_dry_run_deny_"
+	dryAllowPrefix = "istio_dry_run_allow_"
+)
 
 // tcpPrefix is the prefix of the statistics of network filters.
 const tcpPrefix = "tcp."
@@ -49,42 +57,55 @@ type TCP struct{ Custom, Audit, Deny, Allow *networkv3.RBAC }
 // ForHTTP translates policies for the requests of a workload that they select.
 func ForHTTP(policies []world.Object, o Options) HTTP {
 	r := translate(policies, o, false)
-	filter := func(rules *rbacv3.RBAC) *httpv3.RBAC {
-		if rules == nil {
+	filter := func(enforced, dry *rbacv3.RBAC, prefix string) *httpv3.RBAC {
+		if enforced == nil && dry == nil {
 			return nil
 		}
-		return &httpv3.RBAC{Rules: rules}
+		f := &httpv3.RBAC{Rules: enforced}
+		if dry != nil {
+			f.ShadowRules, f.ShadowRulesStatPrefix = dry, prefix
+		}
+		return f
 	}
-	all := HTTP{Audit: filter(r.audit), Deny: filter(r.deny), Allow: filter(r.allow)}
-	if r.custom != nil {
-		all.Custom = &httpv3.RBAC{ShadowRules: r.custom, ShadowRulesStatPrefix: CustomPrefix}
+	return HTTP{
+		Custom: filter(nil, r.custom, CustomPrefix), Audit: filter(r.audit, nil, ""),
+		Deny: filter(r.deny, r.dryDeny, dryDenyPrefix), Allow: filter(r.allow, r.dryAllow, dryAllowPrefix),
 	}
-	return all
 }
 
 // ForTCP translates policies for the connections of a workload that they select.
 func ForTCP(policies []world.Object, o Options) TCP {
 	r := translate(policies, o, true)
-	filter := func(rules *rbacv3.RBAC) *networkv3.RBAC {
-		if rules == nil {
+	filter := func(enforced, dry *rbacv3.RBAC, prefix string) *networkv3.RBAC {
+		if enforced == nil && dry == nil {
 			return nil
 		}
-		return &networkv3.RBAC{Rules: rules, StatPrefix: tcpPrefix}
+		f := &networkv3.RBAC{Rules: enforced, StatPrefix: tcpPrefix}
+		if dry != nil {
+			f.ShadowRules, f.ShadowRulesStatPrefix = dry, prefix
+		}
+		return f
 	}
-	all := TCP{Audit: filter(r.audit), Deny: filter(r.deny), Allow: filter(r.allow)}
-	if r.custom != nil {
-		all.Custom = &networkv3.RBAC{ShadowRules: r.custom, ShadowRulesStatPrefix: CustomPrefix, StatPrefix: tcpPrefix}
+	return TCP{
+		Custom: filter(nil, r.custom, CustomPrefix), Audit: filter(r.audit, nil, ""),
+		Deny: filter(r.deny, r.dryDeny, dryDenyPrefix), Allow: filter(r.allow, r.dryAllow, dryAllowPrefix),
 	}
-	return all
 }
 
-// rules are the rules of each action. nil lets all requests pass.
-type rules struct{ custom, audit, deny, allow *rbacv3.RBAC }
+// rules are the rules of each action; nil: there is no policy. Those of dry runs decide
+// nothing (AZ-8).
+type rules struct{ custom, audit, deny, allow, dryDeny, dryAllow *rbacv3.RBAC }
 
 func translate(policies []world.Object, o Options, tcp bool) rules {
 	var all rules
 	for _, p := range policies {
 		m, ok := p.Message.(*security.AuthorizationPolicy)
+		if dry, is := p.Message.(*kind.DryRun); is && !dry.Enforced() {
+			all.dryRun(p.Key, dry.Inner, o, tcp)
+			continue
+		} else if is {
+			m, ok = dry.Inner, true
+		}
 		if !ok { // a registry.v1.Closed: no value of the policy was ever good
 			all.close(p)
 			continue
@@ -104,15 +125,29 @@ func translate(policies []world.Object, o Options, tcp bool) rules {
 			all.close(p)
 			continue
 		}
-		into := policiesOf(slot, action)
 		t := translator{Options: o, tcp: tcp, allow: slot == &all.allow, namespace: p.Key.Namespace}
-		for i, r := range m.GetRules() {
-			if policy, ok := t.rule(r); ok {
-				into[fmt.Sprintf("ns[%s]-policy[%s]-rule[%d]", p.Key.Namespace, p.Key.Name, i)] = policy
-			}
-		}
+		t.add(policiesOf(slot, action), p.Key, m)
 	}
 	return all
+}
+
+// dryRun adds a policy that is evaluated, and not enforced.
+func (r *rules) dryRun(k ident.Key, m *security.AuthorizationPolicy, o Options, tcp bool) {
+	slot, action := &r.dryDeny, rbacv3.RBAC_DENY
+	if m.GetAction() == security.AuthorizationPolicy_ALLOW {
+		slot, action = &r.dryAllow, rbacv3.RBAC_ALLOW
+	}
+	t := translator{Options: o, tcp: tcp, allow: action == rbacv3.RBAC_ALLOW, namespace: k.Namespace}
+	t.add(policiesOf(slot, action), k, m)
+}
+
+// add adds the rules of a policy.
+func (t translator) add(into map[string]*rbacv3.Policy, k ident.Key, m *security.AuthorizationPolicy) {
+	for i, r := range m.GetRules() {
+		if policy, ok := t.rule(r); ok {
+			into[fmt.Sprintf("ns[%s]-policy[%s]-rule[%d]", k.Namespace, k.Name, i)] = policy
+		}
+	}
 }
 
 // policiesOf returns the policies of an action, to which the caller adds. Without any,

@@ -145,9 +145,12 @@ func parse(t testing.TB, input []byte) []world.Object {
 	var policies []world.Object
 	for document := range strings.SplitSeq(string(input), "\n---\n") {
 		var of struct {
-			Metadata struct{ Name, Namespace string }
-			Spec     json.RawMessage
-			Closed   bool
+			Metadata struct {
+				Name, Namespace string
+				Annotations     map[string]string
+			}
+			Spec   json.RawMessage
+			Closed bool
 		}
 		if err := yaml.UnmarshalStrict([]byte(document), &of); err != nil {
 			t.Fatal(err)
@@ -156,6 +159,9 @@ func parse(t testing.TB, input []byte) []world.Object {
 		if o.Message = (&registryv1.Closed{}); !of.Closed {
 			m, err := k.DecodeJSON(of.Spec)
 			if err != nil {
+				t.Fatal(err)
+			}
+			if m, err = k.Annotated(m, of.Metadata.Annotations); err != nil {
 				t.Fatal(err)
 			}
 			for _, d := range k.Validate(of.Metadata.Namespace, m) {

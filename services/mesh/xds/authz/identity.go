@@ -15,6 +15,8 @@ const (
 	scheme = "spiffe://"
 	// localDomain stands for the mesh's own trust domain, as in Istio.
 	localDomain = "cluster.local"
+	// mtlsAuthenticated is the matcher of verified certificates.
+	mtlsAuthenticated = "envoy.rbac.principals.mtls_authenticated"
 )
 
 // uri matches a URI of the caller's verified certificate (POL-4).
@@ -24,7 +26,7 @@ func (t *translator) uri(m *matcherv3.StringMatcher) (*rbacv3.Principal, bool) {
 			Authenticated: &rbacv3.Principal_Authenticated{PrincipalName: m},
 		}}, true
 	}
-	custom, ok := extension("envoy.rbac.principals.mtls_authenticated", &mtlsv3.Config{
+	custom, ok := extension(mtlsAuthenticated, &mtlsv3.Config{
 		SanMatcher: &tlsv3.SubjectAltNameMatcher{SanType: tlsv3.SubjectAltNameMatcher_URI, Matcher: m},
 	})
 	return &rbacv3.Principal{Identifier: &rbacv3.Principal_Custom{Custom: custom}}, ok
@@ -56,29 +58,53 @@ func literal(expr string) (text string, ok bool) {
 	return re.LiteralPrefix()
 }
 
+// anyone matches every caller with a certificate if wide is true, and otherwise only one
+// that is a workload.
+func (t *translator) anyone(wide bool) (*rbacv3.Principal, bool) {
+	if !wide {
+		return t.uri(prefixed(scheme))
+	}
+	if t.PrincipalNames {
+		return t.uri(present())
+	}
+	custom, ok := extension(mtlsAuthenticated, &mtlsv3.Config{AnyValidatedClientCertificate: true})
+	return &rbacv3.Principal{Identifier: &rbacv3.Principal_Custom{Custom: custom}}, ok
+}
+
 // principal matches an identity without its scheme, with a star at an end or without.
 func (t *translator) principal(v string, wide bool) (*rbacv3.Principal, bool) {
 	if v == "*" {
-		return t.uri(prefixed(scheme))
+		return t.anyone(wide)
 	}
-	if end, ok := strings.CutPrefix(v, "*"); ok {
-		return t.uris(endingWith(end, wide))
-	}
-	begin, isPrefix := strings.CutSuffix(v, "*")
-	domain, path, whole := strings.Cut(begin, "/")
+	domain, path, whole := strings.Cut(v, "/")
+	var some []*rbacv3.Principal
 	domains := []string{domain}
-	if whole && (domain == localDomain || slices.Contains(t.TrustDomains, domain)) {
+	inMesh := t.inMesh(v, wide)
+	end, isSuffix := strings.CutPrefix(v, "*")
+	if isSuffix {
+		one, ok := t.uris(endingWith(end, wide))
+		if !ok && !inMesh {
+			return nil, false
+		}
+		if ok {
+			some = append(some, one)
+		}
+		domains = nil
+	}
+	if inMesh {
 		domains = t.TrustDomains // AZ-4: the aliases too
 	}
-	var some []*rbacv3.Principal
 	for _, d := range domains {
-		text := scheme + d
-		if whole {
-			text += "/" + path
+		if isSuffix && strings.HasSuffix(d, domain[1:]) {
+			continue // the star covers it
 		}
-		m := exactly(text)
+		if whole {
+			d += "/" + path
+		}
+		begin, isPrefix := strings.CutSuffix(scheme+d, "*")
+		m := exactly(begin)
 		if isPrefix {
-			m = prefixed(text)
+			m = prefixed(begin)
 		}
 		one, ok := t.uri(m)
 		if !ok {
@@ -87,6 +113,24 @@ func (t *translator) principal(v string, wide bool) (*rbacv3.Principal, bool) {
 		some = append(some, one)
 	}
 	return callers.either(some), len(some) > 0
+}
+
+// inMesh reports whether the trust domain of a principal stands for all trust domains of
+// the mesh. In a match that allows, it does so only in a whole identity, as in Istio:
+// TD/ns/a/* allows no caller from an alias (AZ-4). In a match that forbids, it also does
+// so in a prefix of an identity, and with a star at its end.
+func (t *translator) inMesh(v string, wide bool) bool {
+	domain, _, whole := strings.Cut(v, "/")
+	if !whole || domain == "*" || !wide && strings.Count(v, "/") != 4 {
+		return false
+	}
+	return domain == localDomain || slices.ContainsFunc(t.TrustDomains, func(d string) bool {
+		if end, is := strings.CutPrefix(domain, "*"); is {
+			return strings.HasSuffix(d, end)
+		}
+		begin, is := strings.CutSuffix(domain, "*")
+		return d == domain || wide && is && strings.HasPrefix(d, begin)
+	})
 }
 
 // endingWith returns expressions for identities that end with a text. A star covers
@@ -120,15 +164,16 @@ func endingWith(end string, wide bool) []string {
 
 // workloads matches the identities of an account of a namespace: in the trust domains
 // that the rule names, or else in those of the mesh. A match that forbids holds in all
-// trust domains (POL-5).
+// trust domains, and for identities with more segments than those of the mesh (POL-5).
 func (t *translator) workloads(domains []string, namespace, account string, wide bool) (*rbacv3.Principal, bool) {
-	path := "/ns/" + within(namespace) + "/sa/" + within(account)
 	if wide {
+		expr := scheme + ".*/ns/" + anywhere(namespace) + "/"
 		if account == "*" {
-			path = strings.TrimSuffix(path, segment) + ".*"
+			return t.uris([]string{expr + ".*"})
 		}
-		return t.uris([]string{scheme + segment + path})
+		return t.uris([]string{expr + "(.+/)?sa/" + anywhere(account) + "(/.+)?"})
 	}
+	path := "/ns/" + within(namespace) + "/sa/" + within(account)
 	var exprs []string
 	for _, d := range domains {
 		exprs = append(exprs, scheme+within(d)+path)
@@ -142,12 +187,38 @@ func (t *translator) workloads(domains []string, namespace, account string, wide
 	return p, ok && len(exprs) > 0
 }
 
+// aliases returns trust domains that a rule names. One of the mesh stands for all of
+// them, as in Istio.
+func (t *translator) aliases(domains []string) []string {
+	var all []string
+	for _, d := range domains {
+		some := []string{d}
+		if slices.Contains(t.TrustDomains, d) {
+			some = t.TrustDomains
+		}
+		for _, s := range some {
+			if !slices.Contains(all, s) {
+				all = append(all, s)
+			}
+		}
+	}
+	return all
+}
+
 func (t *translator) trustDomain(v string, _ bool) (*rbacv3.Principal, bool) {
-	if _, ok := strings.CutPrefix(v, "*"); ok && v != "*" {
+	switch {
+	case v == "*":
+		return t.uri(prefixed(scheme))
+	case strings.HasPrefix(v, "*"), strings.HasSuffix(v, "*"):
 		return t.uris([]string{scheme + within(v) + "/.*"})
 	}
-	if begin, ok := strings.CutSuffix(v, "*"); ok {
-		return t.uri(prefixed(scheme + begin))
+	var some []*rbacv3.Principal
+	for _, d := range t.aliases([]string{v}) {
+		one, ok := t.uri(prefixed(scheme + d + "/"))
+		if !ok {
+			return nil, false
+		}
+		some = append(some, one)
 	}
-	return t.uri(prefixed(scheme + v + "/"))
+	return callers.either(some), true
 }

@@ -52,6 +52,18 @@ var identities = []struct {
 		[]string{"spiffe://prod.example/ns/good/sa/b"}, []string{"spiffe://prod.example/ns/bad/sa/b", "spiffe://other.example/ns/bad/sa/b"},
 	},
 	{
+		"POL-5: a forbidden namespace of longer identities", `{action: DENY, rules: [{from: [{source: {namespaces: [bad]}}]}]}`,
+		[]string{"spiffe://other.example/region/eu/ns/good/sa/b"}, []string{"spiffe://other.example/region/eu/ns/bad/sa/b", "spiffe://other.example/ns/bad/pod/b"},
+	},
+	{
+		"POL-4: everyone with a certificate is forbidden", `{action: DENY, rules: [{from: [{source: {principals: ["*"]}}]}]}`,
+		nil, []string{"spiffe://prod.example/ns/a/sa/b", "https://partner.example/a", "CN=partner"},
+	},
+	{
+		"AZ-4: a trust domain has aliases", `{action: DENY, rules: [{from: [{source: {trustDomains: [prod.example]}}]}]}`,
+		[]string{"spiffe://other.example/ns/a/sa/b"}, []string{"spiffe://prod.example/ns/a/sa/b", "spiffe://old.example/ns/a/sa/b"},
+	},
+	{
 		"AZ-4: accounts", `{rules: [{from: [{source: {serviceAccounts: [a/b, c]}}]}]}`,
 		[]string{"spiffe://prod.example/ns/a/sa/b", "spiffe://prod.example/ns/shop/sa/c"}, []string{"spiffe://prod.example/ns/a/sa/c", "spiffe://other.example/ns/a/sa/b"},
 	},

@@ -68,6 +68,18 @@ func within(v string) string {
 	return regexp.QuoteMeta(v)
 }
 
+// anywhere returns an expression for a value that may have a star at an end, which also
+// covers slashes.
+func anywhere(v string) string {
+	if end, ok := strings.CutPrefix(v, "*"); ok {
+		return ".*" + regexp.QuoteMeta(end)
+	}
+	if begin, ok := strings.CutSuffix(v, "*"); ok {
+		return regexp.QuoteMeta(begin) + ".*"
+	}
+	return regexp.QuoteMeta(v)
+}
+
 // Expressions for a segment of a URI, and for a part of one.
 const (
 	segment = "[^/]+"

@@ -12,6 +12,7 @@ import (
 
 	"meshlog.dev/proto/ident"
 	registryv1 "meshlog.dev/proto/meshlog/registry/v1"
+	"meshlog.dev/services/mesh/kind"
 	"meshlog.dev/services/mesh/re2"
 	"meshlog.dev/services/mesh/world"
 	"meshlog.dev/services/mesh/xds/authz"
@@ -52,18 +53,27 @@ func TestNothingPassesByAccident(t *testing.T) {
 // checkSlots checks the filters that policies become, in the order of slots.
 func checkSlots(t *testing.T, policies []world.Object, all []proto.Message) {
 	t.Helper()
-	want := map[string]int{}
+	want, dry := map[string]int{}, map[string]int{}
 	for _, p := range policies {
 		name, n := "deny", 1
-		if m, ok := p.Message.(*security.AuthorizationPolicy); ok && m.GetAction() <= security.AuthorizationPolicy_CUSTOM {
+		if d, ok := p.Message.(*kind.DryRun); ok && !d.Enforced() {
+			dry[strings.ToLower(d.Inner.GetAction().String())] += len(d.Inner.GetRules())
+			continue
+		}
+		m, ok := p.Message.(*security.AuthorizationPolicy)
+		if d, is := p.Message.(*kind.DryRun); is {
+			m, ok = d.Inner, true
+		}
+		if ok && m.GetAction() <= security.AuthorizationPolicy_CUSTOM {
 			name, n = strings.ToLower(m.GetAction().String()), len(m.GetRules())
 		}
 		want[name] += n
 	}
 	for i, f := range all {
 		n, exists := want[slots[i]]
-		if (f != nil) != exists {
-			t.Errorf("%s: there is a filter: %v, and a policy: %v", slots[i], f != nil, exists)
+		tried, isTried := dry[slots[i]]
+		if (f != nil) != (exists || isTried) {
+			t.Errorf("%s: there is a filter: %v, and a policy: %v", slots[i], f != nil, exists || isTried)
 		}
 		if f == nil {
 			continue
@@ -78,6 +88,19 @@ func checkSlots(t *testing.T, policies []world.Object, all []proto.Message) {
 		rules := m.GetRules()
 		if slots[i] == "custom" {
 			rules = m.GetShadowRules()
+		}
+		if slots[i] != "custom" {
+			shadow := m.GetShadowRules()
+			is := len(shadow.GetPolicies())
+			if (shadow != nil) != isTried || is > tried || is < tried && slots[i] != "allow" {
+				t.Errorf("%s: %d policies of %d rules are a dry run: %v", slots[i], is, tried, f)
+			}
+		}
+		if !exists { // dry runs only: all pass
+			if rules != nil {
+				t.Errorf("%s: a dry run is enforced: %v", slots[i], f)
+			}
+			continue
 		}
 		is := len(rules.GetPolicies())
 		if rules == nil || is > n || is < n && slots[i] != "allow" {
@@ -115,6 +138,9 @@ func (w writer) policies() []world.Object {
 				p.Rules = append(p.Rules, w.rule())
 			}
 			o.Message = p
+			if w.IntN(4) == 0 {
+				o.Message = &kind.DryRun{DryRun: &registryv1.DryRun{InvalidAnnotation: w.IntN(4) == 0}, Inner: p}
+			}
 		}
 		policies = append(policies, o)
 	}

@@ -1,7 +1,6 @@
 package authz
 
 import (
-	"slices"
 	"strings"
 
 	rbacv3 "github.com/envoyproxy/go-control-plane/envoy/config/rbac/v3"
@@ -121,6 +120,7 @@ func (t *translator) rule(r *security.Rule) (*rbacv3.Policy, bool) {
 			domains = append(domains, w.GetValues()...)
 		}
 	}
+	domains = t.aliases(domains)
 	for _, w := range r.GetWhen() {
 		if match := t.operationAttribute(w.GetKey()); match != nil {
 			ofOperation = append(ofOperation, condition[*rbacv3.Permission]{w.GetValues(), w.GetNotValues(), match})
@@ -155,7 +155,7 @@ func (t *translator) rule(r *security.Rule) (*rbacv3.Policy, bool) {
 // source returns the conditions of a source. domains are the trust domains that the
 // rule names elsewhere.
 func (t *translator) source(s *security.Source, domains []string) []condition[*rbacv3.Principal] {
-	domains = append(slices.Clone(s.GetTrustDomains()), domains...)
+	domains = append(t.aliases(s.GetTrustDomains()), domains...)
 	of := func(key string, values, not []string) condition[*rbacv3.Principal] {
 		return condition[*rbacv3.Principal]{values, not, t.callerAttribute(key, domains)}
 	}

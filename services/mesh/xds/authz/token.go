@@ -23,36 +23,39 @@ func (t *translator) claim(path ...string) caller {
 	}
 }
 
-// requestPrincipal matches ISSUER/SUBJECT of a token. Both can have slashes, so each
-// slash of a value may be the one between them.
-func (t *translator) requestPrincipal(v string, _ bool) (*rbacv3.Principal, bool) {
-	end, isSuffix := strings.CutPrefix(v, "*")
-	fixed, isPrefix := end, false
-	if !isSuffix {
-		fixed, isPrefix = strings.CutSuffix(v, "*")
-	}
+// requestPrincipal matches ISSUER/SUBJECT of a token. As in Istio the last slash of a
+// value is the one between them: with another one the subject `tenant/ann` of
+// https://idp would pass for ann of https://idp/tenant, which is another issuer. A match
+// that forbids takes every slash, and a star may cover it.
+func (t *translator) requestPrincipal(v string, wide bool) (*rbacv3.Principal, bool) {
 	var some []*rbacv3.Principal
 	add := func(iss, sub *matcherv3.StringMatcher) {
 		some = append(some, callers.all([]*rbacv3.Principal{
 			onToken([]string{"iss"}, stringValue(iss)), onToken([]string{"sub"}, stringValue(sub)),
 		}))
 	}
+	end, isSuffix := strings.CutPrefix(v, "*")
+	begin, isPrefix := strings.CutSuffix(v, "*")
+	isPrefix = isPrefix && !isSuffix
+	last := strings.LastIndex(v, "/")
 	switch {
-	case isSuffix: // the star may cover the slash
-		add(present(), suffixed(fixed))
-	case isPrefix:
-		add(prefixed(fixed), present())
+	case isSuffix && (last < 0 || wide):
+		add(present(), suffixed(end))
+	case isPrefix && (last < 0 || wide):
+		add(prefixed(begin), present())
+	case last < 0:
+		add(exactly(v), exactly(""))
 	}
-	for i := range len(fixed) {
-		if fixed[i] != '/' {
+	for i := range len(v) {
+		if v[i] != '/' || i != last && !wide {
 			continue
 		}
-		iss, sub := exactly(fixed[:i]), exactly(fixed[i+1:])
+		iss, sub := exactly(v[:i]), exactly(v[i+1:])
 		if isSuffix {
-			iss = suffixed(fixed[:i])
+			iss = suffixed(v[1:i])
 		}
 		if isPrefix {
-			sub = prefixed(fixed[i+1:])
+			sub = prefixed(strings.TrimSuffix(v[i+1:], "*"))
 		}
 		add(iss, sub)
 	}

@@ -21,6 +21,7 @@ import (
 	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/mesh/index"
 	"meshlog.dev/services/mesh/problem"
+	"meshlog.dev/services/mesh/proxy"
 	"meshlog.dev/services/mesh/xds/piece"
 	"meshlog.dev/services/mesh/xds/traffic"
 )
@@ -30,6 +31,7 @@ type clusters struct {
 	service index.ServiceID
 	rule    index.RuleID // zero: none
 	client  index.Client
+	from    proxy.Certificates // where the client has its certificate of the mesh from
 }
 
 // Clusters returns the parts that a class gets by CDS.
@@ -38,11 +40,17 @@ func Clusters(r *index.Reader, class index.CDSClass) []piece.Part {
 	parts := make([]piece.Part, 0, len(services)+2)
 	for _, s := range services {
 		rule, _ := r.Rule(class.Scope, s.Namespace, s.Hostname)
-		parts = append(parts, clusters{s.ServiceID, rule, class.Client})
+		parts = append(parts, clusters{s.ServiceID, rule, class.Client, class.Certificates})
+		if class.AutoPassthrough && PassedOn(s) {
+			parts = append(parts, networkClusters{s.ServiceID, rule})
+		}
 	}
 	switch {
 	case class.Client == index.ClientSidecar:
-		parts = append(parts, fixed{piece.BlackHoleCluster}, fixed{piece.PassthroughCluster})
+		parts = append(parts, fixed{piece.BlackHoleCluster}, fixed{piece.PassthroughCluster}, fixed{piece.InboundPassthroughCluster})
+		for _, c := range class.Inbound.All() {
+			parts = append(parts, inbound{c, class.Inbound.OnLoopback()})
+		}
 	case class.Client == index.ClientRouter && len(services) > 0:
 		// A world without services has raw resources only, to which nothing is added.
 		parts = append(parts, fixed{piece.BlackHoleCluster})
@@ -56,8 +64,12 @@ func (p clusters) Make(r *index.Reader) ([]piece.Piece, []problem.Diagnostic) {
 		return nil, nil
 	}
 	m.router, m.grpc = p.client == index.ClientRouter, p.client == index.ClientGRPC
-	if m.byName() {
-		m.endpoints = r.Endpoints(p.service) // a DNS cluster contains its endpoints (I19)
+	m.know(r, p.from)
+	// A DNS cluster contains its endpoints (I19), and one of gRPC is encrypted only if all of
+	// them demand it (MTLS-17).
+	if m.byName() || m.grpc && m.identities.MutualTLS {
+		m.endpoints = r.Endpoints(p.service)
+		m.judge(r)
 	}
 	return m.clusters(), m.problems
 }
@@ -73,6 +85,15 @@ type maker struct {
 	gateways  *index.NetworkGateways      // nil: the view needs none
 	router    bool
 	grpc      bool
+
+	// mutual: the client has a certificate of the mesh.
+	mutual bool
+	// Only Clusters of clients with certificates know the identities behind the service, and the trust
+	// domains of the mesh.
+	certificates proxy.Certificates
+	identities   index.Identities
+	domains      []string
+	peer         func(*index.Endpoint) index.PeerModes // nil: no PeerAuthentication counts
 
 	problems []problem.Diagnostic
 }
@@ -104,6 +125,8 @@ type target struct {
 	port   index.Port
 	subset *networking.Subset // nil: all endpoints
 	policy traffic.Policy
+	// toNetwork: connections of other networks arrive here, in mutual TLS (GW-11).
+	toNetwork bool
 }
 
 // each calls f for every port and for every subset of it (SVC-1, DR-4).
@@ -112,10 +135,10 @@ func (m *maker) each(f func(target)) {
 		if m.grpc && !piece.TakesRequests(port.Protocol) {
 			continue
 		}
-		f(target{piece.ClusterName(m.service.Hostname, "", port.Number), port, nil, traffic.Of(m.mesh, m.rule, port.Number)})
+		f(target{piece.ClusterName(m.service.Hostname, "", port.Number), port, nil, traffic.Of(m.mesh, m.rule, port.Number), false})
 		for i, s := range m.rule.GetSubsets() {
 			name := piece.ClusterName(m.service.Hostname, s.GetName(), port.Number)
-			f(target{name, port, s, traffic.OfSubset(m.mesh, m.rule, i, port.Number)})
+			f(target{name, port, s, traffic.OfSubset(m.mesh, m.rule, i, port.Number), false})
 		}
 	}
 }
@@ -143,7 +166,7 @@ func (m *maker) cluster(t target) *clusterv3.Cluster {
 		ConnectTimeout: m.connectTimeout(t.policy.Pool),
 		Metadata:       m.metadata(t.subset),
 	}
-	socket, err := m.transportSocket(t.port, t.policy)
+	socket, err := m.transportSocket(t)
 	if err != nil {
 		m.failClosed(c, t.policy, err)
 		return c
@@ -152,6 +175,10 @@ func (m *maker) cluster(t target) *clusterv3.Cluster {
 	if !m.discover(c, t) {
 		return nil
 	}
+	if t.policy.TLS.GetMode() == networking.ClientTLSSettings_ISTIO_MUTUAL {
+		m.offerHTTP(c, t)
+	}
+	m.matchSockets(c, t)
 	balance(c, t.policy)
 	limit(c, t.policy)
 	keepAlive(c, m.mesh, t.policy.Pool)
@@ -208,8 +235,12 @@ func (m *maker) failClosed(c *clusterv3.Cluster, policy traffic.Policy, why erro
 		Advice: "use mode SIMPLE or MUTUAL, or DISABLE",
 		Effect: "the cluster has no endpoints, so that nothing is sent in plain text: requests get 503",
 	}
-	if errors.Is(why, errUnselected) { // routers send requests
+	switch {
+	case errors.Is(why, errUnselected): // routers send requests
 		d.Severity, d.Advice = problem.Warning, "add a workloadSelector, or use files at sidecars"
+	case errors.Is(why, errNoCertificates): // other proxies send requests
+		d.Severity, d.Code, d.Advice = problem.Info, "no-certificate", "give such proxies an agent, the socket of SPIRE, or files"
+		d.Effect = "their cluster has no endpoints, so that nothing is sent in plain text: requests get 503"
 	}
 	m.report(d)
 }
@@ -256,6 +287,9 @@ func (p fixed) cluster(mesh *meshconfig.MeshConfig) *clusterv3.Cluster {
 		setType(c, clusterv3.Cluster_ORIGINAL_DST)
 		balance(c, traffic.Policy{})
 		limit(c, traffic.Policy{})
+		c.TypedExtensionProtocolOptions = packOptions(asCaller(nil))
+	case piece.InboundPassthroughCluster:
+		toWorkload(c)
 		c.TypedExtensionProtocolOptions = packOptions(asCaller(nil))
 	}
 	return c

@@ -25,6 +25,7 @@ type assignments struct {
 	rule    index.RuleID // zero: none
 	view    index.ServiceView
 	grpc    bool
+	mutual  bool // clients have a certificate of the mesh
 }
 
 // Endpoints returns the parts that a class gets by EDS.
@@ -36,7 +37,10 @@ func Endpoints(r *index.Reader, class index.EDSClass) []piece.Part {
 		headless := s.Headless && class.Client != index.ClientSidecar // the others get their endpoints (SVC-3)
 		if s.Resolution == index.Static || headless {
 			rule, _ := r.Rule(class.Scope, s.Namespace, s.Hostname)
-			parts = append(parts, assignments{s.ServiceID, rule, views.Of(s.ServiceID), grpc})
+			parts = append(parts, assignments{s.ServiceID, rule, views.Of(s.ServiceID), grpc, class.Mutual})
+			if class.AutoPassthrough && PassedOn(s) {
+				parts = append(parts, networkAssignments{s.ServiceID, rule, views.Of(s.ServiceID)})
+			}
 		}
 	}
 	if grpc && len(parts) > 0 {
@@ -50,11 +54,14 @@ func (p assignments) Make(r *index.Reader) ([]piece.Piece, []problem.Diagnostic)
 	if m == nil {
 		return nil, nil
 	}
-	m.endpoints, m.view, m.grpc = r.Endpoints(p.service), p.view, p.grpc
-	if m.view.Through != "" && !m.grpc { // gRPC clients do not speak Istio's mutual TLS, which gateways need
+	m.endpoints, m.view, m.grpc, m.mutual = r.Endpoints(p.service), p.view, p.grpc, p.mutual
+	m.judge(r)
+	// Gateways between networks need mutual TLS of the mesh, with a server name that gRPC
+	// clients do not send.
+	if m.view.Through != "" && m.mutual && !m.grpc {
 		m.gateways = r.NetworkGateways()
 	}
-	return m.assignments(), nil
+	return m.assignments(), m.problems
 }
 
 // assignments returns an assignment for every target, also without endpoints:
@@ -92,14 +99,31 @@ func (m *maker) choose(t target) []*index.Endpoint {
 	})
 }
 
-// endpointsOf returns the endpoints of a target that use accepts.
+// endpointsOf returns the endpoints of a target that use accepts and that clients can
+// call. MutualTLS says of each whether they call it in that.
 func (m *maker) endpointsOf(t target, use func(*index.Endpoint) bool) []*index.Endpoint {
 	all, labels := m.endpoints[t.port.Number], t.subset.GetLabels()
 	chosen := make([]*index.Endpoint, 0, len(all))
+	encrypted := m.grpc && m.encrypted(t)
 	for i := range all {
-		if e := &all[i]; hasLabels(e, labels) && use(e) {
-			chosen = append(chosen, e)
+		e := &all[i]
+		if !hasLabels(e, labels) || !use(e) {
+			continue
 		}
+		switch {
+		case m.grpc && !encrypted && m.refused(t, e):
+			m.reportRefused(e)
+			continue
+		case m.grpc || !e.MutualTLS || m.speaks(t, e):
+		case m.refused(t, e):
+			m.reportRefused(e)
+			continue
+		default:
+			plain := *e
+			plain.MutualTLS = false
+			e = &plain
+		}
+		chosen = append(chosen, e)
 	}
 	return chosen
 }
@@ -188,18 +212,24 @@ func address(e *index.Endpoint) *corev3.Address {
 	}}}
 }
 
-// endpointMetadata names the workload as Istio does, for access logs (EPS-6):
+// endpointMetadata says by which transport socket clients call the endpoint (DR-19), and
+// names the workload as Istio does, for access logs (EPS-6):
 // name;namespace;canonical name;canonical revision;cluster.
 func endpointMetadata(e *index.Endpoint) *corev3.Metadata {
-	if e.Workload == "" {
+	all := make(map[string]*structpb.Struct, 2)
+	if e.MutualTLS {
+		all[socketMatch] = &structpb.Struct{Fields: map[string]*structpb.Value{modeKey: structpb.NewStringValue(mutualMode)}}
+	}
+	if e.Workload != "" {
+		name := firstLabel(e.Labels, e.Workload, "service.istio.io/canonical-name", "app.kubernetes.io/name", "app")
+		revision := firstLabel(e.Labels, "latest", "service.istio.io/canonical-revision", "app.kubernetes.io/version", "version")
+		text := e.Workload + ";" + e.WorkloadNamespace + ";" + name + ";" + revision + ";" + e.ClusterID
+		all["istio"] = &structpb.Struct{Fields: map[string]*structpb.Value{"workload": structpb.NewStringValue(text)}}
+	}
+	if len(all) == 0 {
 		return nil
 	}
-	name := firstLabel(e.Labels, e.Workload, "service.istio.io/canonical-name", "app.kubernetes.io/name", "app")
-	revision := firstLabel(e.Labels, "latest", "service.istio.io/canonical-revision", "app.kubernetes.io/version", "version")
-	text := e.Workload + ";" + e.WorkloadNamespace + ";" + name + ";" + revision + ";" + e.ClusterID
-	return &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{
-		"istio": {Fields: map[string]*structpb.Value{"workload": structpb.NewStringValue(text)}},
-	}}
+	return &corev3.Metadata{FilterMetadata: all}
 }
 
 func firstLabel(labels map[string]string, otherwise string, names ...string) string {

@@ -34,10 +34,18 @@ func (m *maker) grpcCluster(t target) *clusterv3.Cluster {
 		}},
 	}}
 	m.grpcBalance(c, t.policy)
+	encrypted := m.encrypted(t)
+	if encrypted {
+		c.TransportSocket = m.grpcSocket(t)
+	}
 	switch mode := t.policy.TLS.GetMode(); {
-	case mode != networking.ClientTLSSettings_DISABLE:
-		m.cannot(m.ruleKey, t.policy.Fields.TLS, fmt.Sprintf("gRPC clients cannot be told to use TLS of mode %s yet", mode),
-			"use mode DISABLE, and credentials in the client's code", "gRPC clients do not reach it")
+	case mode == networking.ClientTLSSettings_ISTIO_MUTUAL && !encrypted:
+		m.cannot(m.ruleKey, t.policy.Fields.TLS, errNoProvider,
+			"add a certificate provider to the bootstrap, and name it in the metadata", "such clients do not reach it")
+		byEDS(c, piece.BlackHoleCluster)
+	case mode != networking.ClientTLSSettings_DISABLE && mode != networking.ClientTLSSettings_ISTIO_MUTUAL:
+		m.cannot(m.ruleKey, t.policy.Fields.TLS, fmt.Sprintf("gRPC clients cannot be told to use TLS of mode %s", mode),
+			"use mode ISTIO_MUTUAL, or DISABLE and credentials in the client's code", "gRPC clients do not reach it")
 		byEDS(c, piece.BlackHoleCluster) // do not connect without encryption (I25)
 	// A client has no connection of another caller to pass through (SVC-3).
 	case m.service.Resolution == index.Static, m.service.Headless:

@@ -110,6 +110,20 @@ func (r *row) maker(router bool) *maker {
 	return m
 }
 
+// certify makes m that of a proxy with a certificate, in a mesh without PeerAuthentications.
+func (m *maker) certify(all index.Endpoints) {
+	m.mutual, m.certificates, m.domains = true, proxy.Certificates{Agent: true}, []string{"cluster.local"}
+	for _, list := range all {
+		for _, e := range list {
+			m.identities.MutualTLS = m.identities.MutualTLS || e.MutualTLS
+			if account := "shop/" + e.ServiceAccount; e.ServiceAccount != "" && !slices.Contains(m.identities.Accounts, account) {
+				m.identities.Accounts = append(m.identities.Accounts, account)
+			}
+		}
+	}
+	slices.Sort(m.identities.Accounts)
+}
+
 // archive returns the row with the current output.
 func (r *row) archive(t *testing.T) *txtar.Archive {
 	t.Helper()
@@ -117,7 +131,8 @@ func (r *row) archive(t *testing.T) *txtar.Archive {
 		t.Fatal("the archive has no output")
 	}
 	a := &txtar.Archive{Comment: r.comment, Files: slices.Clone(r.input)}
-	sidecar, router := r.maker(false), r.maker(true)
+	sidecar, router, certified := r.maker(false), r.maker(true), r.maker(false)
+	certified.certify(r.ends)
 	for _, name := range r.output {
 		f := txtar.File{Name: name}
 		switch name {
@@ -125,10 +140,16 @@ func (r *row) archive(t *testing.T) *txtar.Archive {
 			f.Data = show(t, sidecar.clusters())
 		case "router":
 			f.Data = show(t, router.clusters())
+		case "certified": // a sidecar that has a certificate of the mesh
+			f.Data = show(t, certified.clusters())
+		case "networks": // of a router between networks
+			f.Data = append(show(t, certified.networkClusters()), show(t, certified.networkAssignments())...)
 		case "endpoints":
 			f.Data = show(t, sidecar.assignments())
+		case "certified-endpoints":
+			f.Data = show(t, certified.assignments())
 		case "problems":
-			for _, d := range sidecar.problems {
+			for _, d := range append(sidecar.problems, certified.problems...) {
 				f.Data = fmt.Appendf(f.Data, "%s %s %s %s: %s; %s; %s\n", d.Severity, d.Code, d.Key.Name, d.Field, d.Reason, d.Advice, d.Effect)
 			}
 		default:

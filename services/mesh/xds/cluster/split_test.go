@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
+	"google.golang.org/protobuf/types/known/structpb"
 
 	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/mesh/index"
@@ -100,6 +101,7 @@ kind: ServiceEntry
 metadata: {name: e, namespace: a}
 spec:
   hosts: [split.com]
+  location: MESH_INTERNAL
   resolution: STATIC
   ports: [{number: 80, name: http, protocol: HTTP}]
   endpoints: [{address: 10.0.0.1, network: one, serviceAccount: x}, {address: 10.0.0.2}]
@@ -116,7 +118,10 @@ spec:
 	pc := meshtest.PushContext(t, meshtest.YAML(t, world)...)
 	catalog := xds.NewCatalog(pc)
 	view := func(network string) index.ProxyClass {
-		p := &proxy.Proxy{Type: proxy.Sidecar, Namespace: "a", Labels: map[string]string{"topology.istio.io/network": network}}
+		p := &proxy.Proxy{
+			Type: proxy.Sidecar, Namespace: "a", Labels: map[string]string{"topology.istio.io/network": network},
+			Metadata: &structpb.Struct{Fields: map[string]*structpb.Value{"SDS_CLUSTER": structpb.NewStringValue(proxy.SDSCluster)}},
+		}
 		return index.Classify(pc, p)
 	}
 	one, two, five, none := view("one"), view("two"), view("five"), view("")

@@ -20,22 +20,31 @@ import (
 
 // transportSocket returns how to connect to endpoints; nil: with plain TCP.
 // With an error there must be no connections at all.
-func (m *maker) transportSocket(port index.Port, policy traffic.Policy) (*corev3.TransportSocket, error) {
-	socket, err := m.tlsSocket(port, policy)
-	if err != nil || policy.ProxyProtocol == nil {
+func (m *maker) transportSocket(t target) (*corev3.TransportSocket, error) {
+	socket, err := m.tlsSocket(t)
+	if err != nil || t.policy.ProxyProtocol == nil {
 		return socket, err
 	}
 	if socket == nil {
 		socket = transportSocket("envoy.transport_sockets.raw_buffer", &rawv3.RawBuffer{})
 	}
+	return proxied(socket, t.policy), nil
+}
+
+// proxied returns a transport socket that sends a PROXY header before the connection, if the
+// policy says so (DR-22).
+func proxied(socket *corev3.TransportSocket, policy traffic.Policy) *corev3.TransportSocket {
+	if policy.ProxyProtocol == nil {
+		return socket
+	}
 	version := corev3.ProxyProtocolConfig_V1
 	if policy.ProxyProtocol.GetVersion() == networking.TrafficPolicy_ProxyProtocol_V2 {
 		version = corev3.ProxyProtocolConfig_V2
 	}
-	return transportSocket("envoy.transport_sockets.upstream_proxy_protocol", &proxyprotocolv3.ProxyProtocolUpstreamTransport{ // a PROXY header precedes the connection (DR-22)
+	return transportSocket("envoy.transport_sockets.upstream_proxy_protocol", &proxyprotocolv3.ProxyProtocolUpstreamTransport{
 		Config:          &corev3.ProxyProtocolConfig{Version: version},
 		TransportSocket: socket,
-	}), nil
+	})
 }
 
 func transportSocket(name string, m proto.Message) *corev3.TransportSocket {
@@ -43,15 +52,19 @@ func transportSocket(name string, m proto.Message) *corev3.TransportSocket {
 }
 
 // tlsSocket returns the TLS settings of a rule: none for DISABLE (DR-16), those
-// of SIMPLE and MUTUAL (DR-17) with the mesh's parameters (DR-20).
-func (m *maker) tlsSocket(port index.Port, policy traffic.Policy) (*corev3.TransportSocket, error) {
-	tls := policy.TLS
+// of SIMPLE and MUTUAL (DR-17) with the mesh's parameters (DR-20), mutual TLS of the mesh
+// for ISTIO_MUTUAL (DR-18).
+func (m *maker) tlsSocket(t target) (*corev3.TransportSocket, error) {
+	tls := t.policy.TLS
 	switch tls.GetMode() {
 	case networking.ClientTLSSettings_DISABLE:
 		return nil, nil
 	case networking.ClientTLSSettings_SIMPLE, networking.ClientTLSSettings_MUTUAL:
 	case networking.ClientTLSSettings_ISTIO_MUTUAL:
-		return nil, errors.New("mode ISTIO_MUTUAL is not supported yet: proxies have no certificates of the mesh")
+		if !m.mutual {
+			return nil, errNoCertificates
+		}
+		return m.meshSocket(t), nil
 	default:
 		return nil, fmt.Errorf("mode %v is not known", tls.GetMode())
 	}
@@ -65,7 +78,7 @@ func (m *maker) tlsSocket(port index.Port, policy traffic.Policy) (*corev3.Trans
 			CertificateChain: file(tls.GetClientCertificate()), PrivateKey: file(tls.GetPrivateKey()),
 		}}
 	}
-	if m.upgrades(port, policy.Pool.GetHttp()) || port.Protocol.IsHTTP2() {
+	if m.upgrades(t.port, t.policy.Pool.GetHttp()) || t.port.Protocol.IsHTTP2() {
 		common.AlpnProtocols = []string{"h2"}
 	}
 	return transportSocket("envoy.transport_sockets.tls", &tlsv3.UpstreamTlsContext{Sni: tls.GetSni(), CommonTlsContext: common}), nil

@@ -104,7 +104,7 @@ func TestWorld(t *testing.T) {
 		proxy               proxy.Proxy
 		clusters, endpoints []string
 	}{
-		{proxy.Proxy{Type: proxy.Sidecar, Namespace: "shop"}, slices.Insert(slices.Clone(clusters), 1, "PassthroughCluster"), reviews},
+		{proxy.Proxy{Type: proxy.Sidecar, Namespace: "shop"}, slices.Insert(slices.Clone(clusters), 1, "InboundPassthroughCluster", "PassthroughCluster"), reviews},
 		{proxy.Proxy{Type: proxy.Router, Namespace: "shop"}, clusters, append(slices.Clone(reviews), pods)},
 	} {
 		t.Run(string(test.proxy.Type), func(t *testing.T) {

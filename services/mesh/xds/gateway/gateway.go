@@ -65,6 +65,9 @@ type Server struct {
 	// Routes is the RouteConfiguration for the requests in decrypted connections; empty:
 	// what is decrypted is forwarded as it is.
 	Routes string
+	// AutoPassthrough: connections in mutual TLS of the mesh are forwarded to the clusters
+	// that their server names name, of services that Hosts cover (GW-11).
+	AutoPassthrough bool
 	// Closed: TLS connections to its hosts cannot be served. They are closed, because
 	// they are not for the wildcard of another server.
 	Closed bool
@@ -215,7 +218,8 @@ func (m *merge) add(g *index.Gateway, i int) {
 	server := Server{
 		Gateway: g.Key.Namespace + "/" + g.Key.Name, Hosts: hosts(s.GetHosts(), g.Key.Namespace),
 		HTTPSRedirect: form == Requests && s.GetTls().GetHttpsRedirect(), Closed: !served,
-		Key: g.Key, Field: at,
+		AutoPassthrough: form == ServerNames && s.GetTls().GetMode() == networking.ServerTLSSettings_AUTO_PASSTHROUGH,
+		Key:             g.Key, Field: at,
 	}
 	if form == ServerNames && terminates(s.GetTls()) {
 		server.TLS = s.GetTls()
@@ -223,7 +227,7 @@ func (m *merge) add(g *index.Gateway, i int) {
 			server.Routes = fmt.Sprintf("https.%d.%s.%s.%s", where.number, s.GetPort().GetName(), g.Key.Name, g.Key.Namespace)
 		}
 	}
-	if form == ServerNames {
+	if form == ServerNames && !server.AutoPassthrough {
 		server.Hosts = slices.DeleteFunc(server.Hosts, func(h Host) bool {
 			other, taken := p.names[h.Name]
 			if taken && other != g.Key.String()+" "+at {
@@ -272,7 +276,7 @@ func (m *merge) redirects(ports []*Port) {
 func encrypted(ports []*Port, host string) bool {
 	for _, p := range ports {
 		for _, s := range p.Servers {
-			if p.Form == ServerNames && !s.Closed &&
+			if p.Form == ServerNames && !s.Closed && !s.AutoPassthrough &&
 				slices.ContainsFunc(s.Hosts, func(h Host) bool { return h.Name == host || Covers(h.Name, host) }) {
 				return true
 			}
@@ -292,7 +296,11 @@ func formOf(protocol string, tls *networking.ServerTLSSettings) (form Form, ok b
 			return Connections, tls == nil
 		}
 	}
-	return ServerNames, terminates(tls) || tls != nil && tls.GetMode() == networking.ServerTLSSettings_PASSTHROUGH
+	switch tls.GetMode() {
+	case networking.ServerTLSSettings_PASSTHROUGH, networking.ServerTLSSettings_AUTO_PASSTHROUGH:
+		return ServerNames, tls != nil
+	}
+	return ServerNames, terminates(tls)
 }
 
 // terminates reports whether a server decrypts connections (GW-9, GW-12).

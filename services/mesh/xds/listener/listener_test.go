@@ -41,11 +41,13 @@ spec:
 			reading = append(reading, fmt.Sprintf("%T", part))
 		}
 	}
-	want := []string{"listener.virtualOutbound", "listener.head", "listener.connections", "listener.head", "listener.connections"}
+	want := []string{"listener.virtualOutbound", "listener.head", "listener.connections", "listener.head", "listener.connections",
+		"listener.inboundHead", "listener.closedPorts", "listener.inboundChains"}
+	reads := []string{want[0], want[5], want[7]}
 	if !slices.Equal(all, want) {
 		t.Fatalf("the parts are %v, want %v", all, want)
 	}
-	if !slices.Equal(reading, want[:1]) {
-		t.Errorf("%v read the MeshConfig, want %v", reading, want[:1])
+	if !slices.Equal(reading, reads) {
+		t.Errorf("%v read the MeshConfig, want %v", reading, reads)
 	}
 }

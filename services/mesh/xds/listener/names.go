@@ -6,12 +6,15 @@ import (
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
 	meshconfig "istio.io/api/mesh/v1alpha1"
 	networking "istio.io/api/networking/v1alpha3"
 
 	"meshlog.dev/services/mesh/index"
 	"meshlog.dev/services/mesh/problem"
+	"meshlog.dev/services/mesh/proxy"
 	"meshlog.dev/services/mesh/xds/gateway"
 	"meshlog.dev/services/mesh/xds/piece"
 )
@@ -22,22 +25,30 @@ type chooser struct {
 	mesh    *meshconfig.MeshConfig
 	domains []string // of the mesh's trust, the own first
 	port    *gateway.Port
-	denied  bool
-	owner   map[string]int  // the server of each host
-	taken   map[string]bool // names, each with its addresses
+	from    proxy.Certificates   // of the router
+	alpn    bool                 // requests may offer another protocol than connections
+	longest *durationpb.Duration // of a connection that a server decrypts; nil: for ever
+	owner   map[string]int       // the server of each host
+	taken   map[string]bool      // names, each with its addresses
 	routed  []*listenerv3.FilterChain
 
 	problems []problem.Diagnostic
 }
 
-func newChooser(r *index.Reader, p *gateway.Port, denied bool) *chooser {
-	c := &chooser{mesh: r.Mesh(), port: p, denied: denied, owner: map[string]int{}, taken: map[string]bool{}}
-	own := c.mesh.GetTrustDomain()
-	if own == "" {
-		own = r.DomainSuffix()
+func newChooser(r *index.Reader, p *gateway.Port, from proxy.Certificates) *chooser {
+	c := &chooser{
+		mesh: r.Mesh(), domains: r.TrustDomains(), port: p, from: from, alpn: offers(r, from),
+		longest: limit(r.MaxConnectionDuration()),
+		owner:   map[string]int{}, taken: map[string]bool{},
 	}
-	c.domains = append([]string{own}, c.mesh.GetTrustDomainAliases()...)
-	for i, s := range p.Servers {
+	for i := range p.Servers {
+		s := &p.Servers[i]
+		if s.TLS.GetMode() == networking.ServerTLSSettings_ISTIO_MUTUAL && from == (proxy.Certificates{}) {
+			c.uncertified(s)
+		}
+		if s.AutoPassthrough { // its hosts are those of services, not server names
+			continue
+		}
 		for _, h := range s.Hosts {
 			c.owner[h.Name] = i
 		}
@@ -45,13 +56,31 @@ func newChooser(r *index.Reader, p *gateway.Port, denied bool) *chooser {
 	return c
 }
 
+// uncertified closes a server for clients of the mesh at routers that have no certificate
+// of the mesh (MTLS-16).
+func (c *chooser) uncertified(s *gateway.Server) {
+	s.Closed = true
+	c.problems = append(c.problems, problem.Diagnostic{
+		Severity: problem.Info, Code: "no-certificate", Key: s.Key, Field: s.Field + ".tls.mode",
+		Reason: "routers whose metadata names no certificate of the mesh (SDS_CLUSTER, or TLS_SERVER_CERT_CHAIN and TLS_SERVER_KEY) cannot take mutual TLS of the mesh",
+		Advice: "give such routers an agent, the socket of SPIRE, or files",
+		Effect: "they close every connection to the server's hosts",
+	})
+}
+
 // forwards reports whether a server forwards connections as they are.
-func forwards(s *gateway.Server) bool { return s.TLS == nil && !s.Closed }
+func forwards(s *gateway.Server) bool { return s.TLS == nil && !s.Closed && !s.AutoPassthrough }
 
 // route adds the chains for the routes of a VirtualService at a server. What a server
 // decrypts follows TLS routes, by the server name, and then TCP routes.
 func (c *chooser) route(t *connector, vs *networking.VirtualService, server int, hosts []string) {
 	s := &c.port.Servers[server]
+	if s.Closed {
+		return
+	}
+	if s.TLS != nil {
+		t.longest = c.longest
+	}
 	may := func(name string) bool { // a name is not for another server that has it
 		other, has := c.owner[name]
 		return !has || other == server || forwards(&c.port.Servers[other])
@@ -116,16 +145,22 @@ func (c *chooser) all() []*listenerv3.FilterChain {
 	var everywhere []*listenerv3.FilterChain // whatever the address is
 	for i := range c.port.Servers {
 		s := &c.port.Servers[i]
+		if s.AutoPassthrough {
+			continue
+		}
 		if s.Routes != "" && !s.Closed {
 			for _, m := range c.matches(s, hostsOf(s)) {
 				name := listenerName(c.port.Bind, c.port.Number)
-				filter := manager(c.mesh, "outbound_"+name, s.Routes, false, edge(c.mesh))
+				filter := manager(c.mesh, "outbound_"+name, s.Routes, filters(false, c.alpn), func(m *hcmv3.HttpConnectionManager) {
+					edge(c.mesh)(m)
+					m.CommonHttpProtocolOptions = &corev3.HttpProtocolOptions{MaxConnectionDuration: c.longest}
+				})
 				everywhere = append(everywhere, c.decrypt(s, &listenerv3.FilterChain{FilterChainMatch: m, Filters: []*listenerv3.Filter{filter}}))
 			}
 			continue
 		}
 		// A name without a chain would go to the wildcard of another server.
-		if forwards(s) && !ends && !c.denied {
+		if forwards(s) && !ends {
 			continue
 		}
 		for _, name := range hostsOf(s) {

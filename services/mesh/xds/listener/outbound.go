@@ -35,15 +35,20 @@ func sidecarParts(r *index.Reader, class index.LDSClass) []piece.Part {
 		}
 	}
 	var parts []piece.Part
-	if !class.Bind {
+	if class.Bind {
+		for _, p := range class.Inbound.Ports() { // the workload listens there
+			o.reserve(place{loopback, p.Port})
+		}
+	} else {
 		parts = append(parts, virtualOutbound{})
 		o.reserve(place{anyAddress, uint32(r.Mesh().GetProxyListenPort())})
 	}
 	if port := r.Mesh().GetProxyHttpPort(); port > 0 {
-		parts = append(parts, proxied{uint32(port)})
+		parts = append(parts, proxied{uint32(port), offers(r, class.Certificates)})
 		o.reserve(place{loopback, uint32(port)})
 	}
-	return append(append(parts, o.parts()...), o.problems...)
+	parts = append(append(parts, o.parts()...), o.problems...)
+	return append(parts, inboundParts(r, class)...)
 }
 
 // outbound collects the listeners of a class of sidecars.
@@ -71,7 +76,7 @@ func (o *outbound) reserve(at place) {
 	}
 	delete(o.entries, at)
 	for _, s := range e.services {
-		o.report(s.Key, "spec.ports", fmt.Sprintf("sidecars use port %d themselves", at.port), "use another port",
+		o.report(s.Key, "spec.ports", fmt.Sprintf("sidecars, or the workloads beside them, use port %d themselves", at.port), "use another port",
 			"sidecars have no listener for the port")
 	}
 }
@@ -248,7 +253,7 @@ func (o *outbound) listener(e *entry) []piece.Part {
 	alone := o.class.Bind && e.all == nil && len(e.some) == 0 && len(e.headless) == 0
 	if e.routes != "" {
 		h.requests = !alone
-		parts = append(parts, requests{name, e.routes, e.grpcWeb, !alone})
+		parts = append(parts, requests{name, e.routes, e.grpcWeb, !alone, offers(o.r, o.class.Certificates)})
 	}
 	conditions := slices.SortedFunc(maps.Keys(e.some), func(a, b condition) int {
 		return cmp.Or(cmp.Compare(a.cidr, b.cidr), cmp.Compare(a.serverName, b.serverName))

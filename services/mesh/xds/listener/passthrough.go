@@ -12,8 +12,10 @@ import (
 
 	"meshlog.dev/services/mesh/index"
 	"meshlog.dev/services/mesh/problem"
+	"meshlog.dev/services/mesh/proxy"
 	"meshlog.dev/services/mesh/xds/gateway"
 	"meshlog.dev/services/mesh/xds/piece"
+	"meshlog.dev/services/mesh/xds/policy"
 	"meshlog.dev/services/mesh/xds/route"
 )
 
@@ -24,8 +26,13 @@ type routerNames struct {
 	bind     string
 	port     uint32
 	gateways index.SelectorSet // of the servers
-	denied   bool              // a policy that cannot be enforced selects the router
-	bound    route.Bound
+	policies policy.Connections
+	from     proxy.Certificates
+	// scope has the services and rules of the clusters to which connections of other
+	// networks are passed on; zero: there is no server for them.
+	scope index.Scope
+	auto  bool
+	bound route.Bound
 	// hosts has for each VirtualService of bound a line: which server of the port it
 	// routes, and the hosts that it may route there.
 	hosts string
@@ -34,10 +41,12 @@ type routerNames struct {
 func namesPart(r *index.Reader, class index.LDSClass, p *gateway.Port) piece.Part {
 	var bindings []route.Binding
 	var hosts []string
-	requests := false
+	auto, scope := false, index.Scope{}
 	for i, s := range p.Servers {
-		requests = requests || s.Routes != ""
-		if s.Closed || s.Routes != "" || class.Denied {
+		if s.AutoPassthrough {
+			auto, scope = true, class.Scope
+		}
+		if s.AutoPassthrough || s.Closed || s.Routes != "" {
 			continue
 		}
 		for _, vs := range r.VirtualServices(class.Scope, s.Gateway) {
@@ -48,11 +57,8 @@ func namesPart(r *index.Reader, class index.LDSClass, p *gateway.Port) piece.Par
 			}
 		}
 	}
-	if class.Denied && !requests {
-		return deniedConnections{p.Bind, p.Number}
-	}
 	return routerNames{
-		bind: p.Bind, port: p.Number, gateways: class.Gateways, denied: class.Denied,
+		bind: p.Bind, port: p.Number, gateways: class.Gateways, policies: policy.OfConnections(class), from: class.Certificates, auto: auto, scope: scope,
 		bound: route.Bind(r, class.Sources, class.Scope, bindings), hosts: strings.Join(hosts, "\n"),
 	}
 }
@@ -63,7 +69,7 @@ func (n routerNames) Make(r *index.Reader) ([]piece.Piece, []problem.Diagnostic)
 	if p == nil {
 		return nil, nil
 	}
-	c := newChooser(r, p, n.denied)
+	c := newChooser(r, p, n.from)
 	hosts := strings.Split(n.hosts, "\n")
 	for name, key := range n.bound.All() {
 		fields := strings.Fields(hosts[0])
@@ -74,14 +80,29 @@ func (n routerNames) Make(r *index.Reader) ([]piece.Piece, []problem.Diagnostic)
 		}
 	}
 	all := c.all()
+	if n.auto {
+		all = append(all, passedOn(r, p, n.scope)...)
+	}
 	if len(all) == 0 {
 		return nil, c.problems
 	}
-	pieces := edgeListener(c.mesh, n.bind, n.port, all...)
+	policies, problems := n.policies.Filters(r)
+	pieces := edgeListener(c.mesh, n.bind, n.port, guarded(policies, all...)...)
 	l := pieces[0].Message.(*listenerv3.Listener)
 	l.ListenerFiltersTimeout = nil // Envoy's default: a client that sends no server name is closed after 15 s
 	l.ListenerFilters = append(l.ListenerFilters, inspector("envoy.filters.listener.tls_inspector", &tlsinspectorv3.TlsInspector{}))
-	return pieces, c.problems
+	return pieces, append(c.problems, problems...)
+}
+
+// guarded puts the filters of policies before what the chains do with connections. Chains
+// for requests have the filters of policies in their managers.
+func guarded(policies []*listenerv3.Filter, all ...*listenerv3.FilterChain) []*listenerv3.FilterChain {
+	for _, chain := range all {
+		if chain.GetFilters()[0].GetName() != requestsManager {
+			chain.Filters = slices.Concat(policies, chain.GetFilters())
+		}
+	}
+	return all
 }
 
 // byName returns the chains of the TLS routes of a VirtualService (VST-1), for the

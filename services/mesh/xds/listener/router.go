@@ -13,6 +13,7 @@ import (
 	"meshlog.dev/services/mesh/problem"
 	"meshlog.dev/services/mesh/xds/gateway"
 	"meshlog.dev/services/mesh/xds/piece"
+	"meshlog.dev/services/mesh/xds/policy"
 	"meshlog.dev/services/mesh/xds/route"
 )
 
@@ -23,21 +24,15 @@ func routerParts(r *index.Reader, class index.LDSClass) []piece.Part {
 	var parts []piece.Part
 	for _, p := range ports {
 		switch {
-		case p.Form == gateway.Connections && class.Denied:
-			parts = append(parts, deniedConnections{p.Bind, p.Number})
 		case p.Form == gateway.Connections:
 			parts = append(parts, tcpPart(r, class, p))
 		case p.Form == gateway.ServerNames:
 			parts = append(parts, namesPart(r, class, p))
 		default:
-			parts = append(parts, routerRequests{bind: p.Bind, port: p.Number, routes: p.Routes(), grpcWeb: p.GRPCWeb})
+			parts = append(parts, routerRequests{bind: p.Bind, port: p.Number, routes: p.Routes(), grpcWeb: p.GRPCWeb, alpn: offers(r, class.Certificates)})
 		}
 	}
 	return append(append(parts, problems...), gateway.Fronts(r, class.Gateways, class.Scope, ports)...)
-}
-
-func routerListener(mesh *meshconfig.MeshConfig, bind string, port uint32, filter *listenerv3.Filter) []piece.Piece {
-	return edgeListener(mesh, bind, port, &listenerv3.FilterChain{Filters: []*listenerv3.Filter{filter}})
 }
 
 func edgeListener(mesh *meshconfig.MeshConfig, bind string, port uint32, all ...*listenerv3.FilterChain) []piece.Piece {
@@ -62,17 +57,21 @@ type routerRequests struct {
 	port    uint32
 	routes  string
 	grpcWeb bool
+	alpn    bool // as in chooser
 }
 
 func (q routerRequests) Make(r *index.Reader) ([]piece.Piece, []problem.Diagnostic) {
 	mesh := r.Mesh()
 	name := listenerName(q.bind, q.port)
-	return routerListener(mesh, q.bind, q.port, manager(mesh, "outbound_"+name, q.routes, q.grpcWeb, edge(mesh))), nil
+	filter := manager(mesh, "outbound_"+name, q.routes, filters(q.grpcWeb, q.alpn), edge(mesh))
+	return edgeListener(mesh, q.bind, q.port, &listenerv3.FilterChain{Filters: []*listenerv3.Filter{filter}}), nil
 }
 
-// edge sets what a router believes about clients, by what stands in front of it (GW-17).
+// edge puts the filters of policies first, and sets what a router believes about clients,
+// by what stands in front of it (GW-17).
 func edge(mesh *meshconfig.MeshConfig) func(*hcmv3.HttpConnectionManager) {
 	return func(m *hcmv3.HttpConnectionManager) {
+		enforce(m, mesh)
 		m.UseRemoteAddress = wrapperspb.Bool(true)
 		m.XffNumTrustedHops = topology(mesh).GetNumTrustedProxies()
 		m.ForwardClientCertDetails = clientCertificates(topology(mesh).GetForwardClientCertDetails())
@@ -99,22 +98,12 @@ func clientCertificates(how meshconfig.ForwardClientCertDetails) hcmv3.HttpConne
 	return hcmv3.HttpConnectionManager_SANITIZE_SET
 }
 
-// deniedConnections is the part for a TCP listener of routers that a policy selects
-// which cannot be enforced: it closes every connection (POL-15).
-type deniedConnections struct {
-	bind string
-	port uint32
-}
-
-func (c deniedConnections) Make(r *index.Reader) ([]piece.Piece, []problem.Diagnostic) {
-	return routerListener(r.Mesh(), c.bind, c.port, forward(piece.BlackHoleCluster)), nil
-}
-
 // routerConnections is the part for a router's listener for TCP.
 type routerConnections struct {
-	bind  string
-	port  uint32
-	bound route.Bound // the first VirtualService with a route for the port counts
+	bind     string
+	port     uint32
+	bound    route.Bound // the first VirtualService with a route for the port counts
+	policies policy.Connections
 }
 
 func tcpPart(r *index.Reader, class index.LDSClass, p *gateway.Port) piece.Part {
@@ -126,7 +115,7 @@ func tcpPart(r *index.Reader, class index.LDSClass, p *gateway.Port) piece.Part 
 			}
 		}
 	}
-	return routerConnections{bind: p.Bind, port: p.Number, bound: route.Bind(r, class.Sources, class.Scope, bindings)}
+	return routerConnections{bind: p.Bind, port: p.Number, bound: route.Bind(r, class.Sources, class.Scope, bindings), policies: policy.OfConnections(class)}
 }
 
 // Make returns no listener if no route matches (VST-9).
@@ -134,7 +123,9 @@ func (c routerConnections) Make(r *index.Reader) ([]piece.Piece, []problem.Diagn
 	for name, key := range c.bound.All() {
 		t := &connector{Options: route.NewOptions(r, c.bound.Caller, c.port, name), key: key}
 		if _, filter := t.routes(r.VirtualService(key)); filter != nil {
-			return routerListener(r.Mesh(), c.bind, c.port, filter), t.problems
+			policies, problems := c.policies.Filters(r)
+			chain := &listenerv3.FilterChain{Filters: append(policies, filter)}
+			return edgeListener(r.Mesh(), c.bind, c.port, chain), append(t.problems, problems...)
 		}
 	}
 	return nil, nil

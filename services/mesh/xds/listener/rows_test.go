@@ -3,20 +3,24 @@ package listener_test
 import (
 	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	networkv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/rbac/v3"
 	tcpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/tcp_proxy/v3"
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/tools/txtar"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/structpb"
 	"sigs.k8s.io/yaml"
 
 	"meshlog.dev/services/mesh/index"
@@ -30,7 +34,8 @@ import (
 var update = flag.Bool("update", false, "rewrite the output in testdata")
 
 // Each archive in testdata shows a row of ROWS.md: objects, and the Listeners and
-// problems of a router of namespace edge. A real Envoy takes these Listeners.
+// problems of a router of namespace edge that has an agent. A real Envoy takes these
+// Listeners.
 func TestRows(t *testing.T) {
 	paths, err := filepath.Glob("testdata/*.txtar")
 	if err != nil || len(paths) == 0 {
@@ -63,12 +68,17 @@ func TestRows(t *testing.T) {
 	}
 }
 
-// made returns what a router of namespace edge gets. A policy that cannot be enforced
-// counts for it if objects have one.
+// made returns what a router of namespace edge that has an agent gets.
 func made(t *testing.T, objects []byte) (listeners []*listenerv3.Listener, problems string) {
 	t.Helper()
+	agent := &structpb.Struct{Fields: map[string]*structpb.Value{"SDS_CLUSTER": structpb.NewStringValue(proxy.SDSCluster)}}
+	return madeBy(t, objects, &proxy.Proxy{Type: proxy.Router, Namespace: "edge", Metadata: agent})
+}
+
+func madeBy(t *testing.T, objects []byte, by *proxy.Proxy) (listeners []*listenerv3.Listener, problems string) {
+	t.Helper()
 	pc := meshtest.PushContext(t, meshtest.YAML(t, string(objects))...)
-	class := index.Classify(pc, &proxy.Proxy{Type: proxy.Router, Namespace: "edge"}).LDS
+	class := index.Classify(pc, by).LDS
 	for _, part := range listener.Listeners(pc.Read(), class) {
 		pieces, ds := part.Make(pc.Read())
 		for _, p := range pieces {
@@ -92,7 +102,7 @@ func show(t *testing.T, all []*listenerv3.Listener) []byte {
 	for _, l := range all {
 		for _, c := range l.GetFilterChains() {
 			c = proto.Clone(c).(*listenerv3.FilterChain)
-			out = fmt.Appendf(out, "--- # %s: %s\n", l.GetName(), leads(t, c.GetFilters()[0]))
+			out = fmt.Appendf(out, "--- # %s: %s\n", l.GetName(), leads(t, c.GetFilters()))
 			c.Filters = nil
 			if s := c.GetTransportSocket(); s != nil {
 				m := new(tlsv3.DownstreamTlsContext)
@@ -123,17 +133,42 @@ func show(t *testing.T, all []*listenerv3.Listener) []byte {
 	return out
 }
 
-func leads(t *testing.T, f *listenerv3.Filter) string {
+// leads says what a chain does with connections, after the filters of policies.
+func leads(t *testing.T, filters []*listenerv3.Filter) string {
 	t.Helper()
-	m, err := f.GetTypedConfig().UnmarshalNew()
+	said := ""
+	for _, f := range filters {
+		m, err := f.GetTypedConfig().UnmarshalNew()
+		if err != nil {
+			t.Fatal(err)
+		}
+		switch m := m.(type) {
+		case *hcmv3.HttpConnectionManager:
+			said += "requests by " + m.GetRds().GetRouteConfigName()
+		case *tcpv3.TcpProxy:
+			said += "connections to " + m.GetCluster()
+		case *networkv3.RBAC:
+			said += f.GetName() + "["
+			for _, name := range slices.Sorted(maps.Keys(m.GetRules().GetPolicies())) {
+				said += name
+			}
+			said += "], "
+		default:
+			said += f.GetName() + ", "
+		}
+	}
+	return said
+}
+
+// MTLS-16: a router without a certificate of the mesh opens no server of mode ISTIO_MUTUAL,
+// and says so.
+func TestRouterWithoutCertificate(t *testing.T) {
+	a, err := txtar.ParseFile("testdata/GW-12-istio-mutual.txtar")
 	if err != nil {
 		t.Fatal(err)
 	}
-	switch m := m.(type) {
-	case *hcmv3.HttpConnectionManager:
-		return "requests by " + m.GetRds().GetRouteConfigName()
-	case *tcpv3.TcpProxy:
-		return "connections to " + m.GetCluster()
+	listeners, problems := madeBy(t, a.Files[0].Data, &proxy.Proxy{Type: proxy.Router, Namespace: "edge"})
+	if len(listeners) > 0 || !strings.Contains(problems, "spec.servers[0].tls.mode") {
+		t.Errorf("%d listeners; problems: %s", len(listeners), problems)
 	}
-	return f.GetName()
 }

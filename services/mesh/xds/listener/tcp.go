@@ -9,6 +9,7 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	tcpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/tcp_proxy/v3"
+	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 	networking "istio.io/api/networking/v1alpha3"
 
@@ -110,6 +111,7 @@ func prefix(s string) (netip.Prefix, bool) {
 type connector struct {
 	route.Options
 	key      ident.Key
+	longest  *durationpb.Duration // of a connection; nil: for ever
 	problems []problem.Diagnostic
 }
 
@@ -172,7 +174,10 @@ func (t *connector) filter(at string, all []*networking.RouteDestination) *liste
 		t.warn(at, "there is no destination, or all weights are 0", "give one destination a weight")
 		return forward(piece.BlackHoleCluster)
 	case 1:
-		return forward(cluster(shares[0]))
+		to := cluster(shares[0])
+		return networkFilter(tcpProxy, &tcpv3.TcpProxy{
+			StatPrefix: to, ClusterSpecifier: &tcpv3.TcpProxy_Cluster{Cluster: to}, MaxDownstreamConnectionDuration: t.longest,
+		})
 	}
 	weights := &tcpv3.TcpProxy_WeightedCluster{}
 	for _, d := range shares {
@@ -181,8 +186,9 @@ func (t *connector) filter(at string, all []*networking.RouteDestination) *liste
 		})
 	}
 	return networkFilter(tcpProxy, &tcpv3.TcpProxy{
-		StatPrefix:       weights.GetClusters()[0].GetName(),
-		ClusterSpecifier: &tcpv3.TcpProxy_WeightedClusters{WeightedClusters: weights},
+		StatPrefix:                      weights.GetClusters()[0].GetName(),
+		ClusterSpecifier:                &tcpv3.TcpProxy_WeightedClusters{WeightedClusters: weights},
+		MaxDownstreamConnectionDuration: t.longest,
 	})
 }
 

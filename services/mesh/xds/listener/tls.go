@@ -6,7 +6,6 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
-	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 	networking "istio.io/api/networking/v1alpha3"
@@ -37,6 +36,9 @@ func (c *chooser) decrypt(s *gateway.Server, chain *listenerv3.FilterChain) *lis
 // context returns the TLS settings of a server (GW-9, GW-12 to GW-15).
 func (c *chooser) context(s *gateway.Server) *tlsv3.DownstreamTlsContext {
 	mode := s.TLS.GetMode()
+	if mode == networking.ServerTLSSettings_ISTIO_MUTUAL {
+		return c.meshContext(s)
+	}
 	names := secret.OfServer(s.Key.Namespace, s.TLS)
 	common := &tlsv3.CommonTlsContext{TlsParams: c.parameters(s.TLS)}
 	if s.Routes != "" {
@@ -51,18 +53,33 @@ func (c *chooser) context(s *gateway.Server) *tlsv3.DownstreamTlsContext {
 	}
 	common.ValidationContextType = secret.Validation(c.validation(s.TLS), names.CA)
 	out.RequireClientCertificate = wrapperspb.Bool(mode != networking.ServerTLSSettings_OPTIONAL_MUTUAL)
-	// On a resumed session Envoy does not know who the client is (S44).
+	return resumeNothing(out)
+}
+
+// meshContext returns the TLS settings of a server for clients of the mesh (GW-12, MTLS-6).
+func (c *chooser) meshContext(s *gateway.Server) *tlsv3.DownstreamTlsContext {
+	common := secret.MeshContext(c.mesh, c.from, &tlsv3.CertificateValidationContext{MatchTypedSubjectAltNames: secret.OfTrustDomains(c.domains)})
+	common.TlsParams = c.parameters(s.TLS)
+	if s.Routes != "" {
+		common.AlpnProtocols = []string{"h2", "http/1.1"}
+	}
+	return resumeNothing(&tlsv3.DownstreamTlsContext{CommonTlsContext: common, RequireClientCertificate: wrapperspb.Bool(true)})
+}
+
+// resumeNothing makes a server that verifies clients resume no session: Envoy does not know
+// who the client of a resumed one is (S44).
+func resumeNothing(out *tlsv3.DownstreamTlsContext) *tlsv3.DownstreamTlsContext {
 	out.SessionTicketKeysType = &tlsv3.DownstreamTlsContext_DisableStatelessSessionResumption{DisableStatelessSessionResumption: true}
 	out.DisableStatefulSessionResumption = true
 	return out
 }
 
 // parameters returns the versions and ciphers of a server: its own, else those of the
-// mesh (DR-20), which are not for mode ISTIO_MUTUAL.
+// mesh (DR-20).
 func (c *chooser) parameters(tls *networking.ServerTLSSettings) *tlsv3.TlsParameters {
 	defaults := c.mesh.GetTlsDefaults()
 	if tls.GetMode() == networking.ServerTLSSettings_ISTIO_MUTUAL {
-		defaults = nil
+		defaults = c.mesh.GetMeshMTLS()
 	}
 	p := secret.Parameters(defaults)
 	if v, ok := versions[tls.GetMinProtocolVersion()]; ok {
@@ -88,19 +105,10 @@ var versions = map[networking.ServerTLSSettings_TLSProtocol]tlsv3.TlsParameters_
 }
 
 // validation returns what a client's certificate must have beside a CA of the secret
-// (GW-14). In the mesh that is an identity of one of its trust domains (MTLS-6).
+// (GW-14).
 func (c *chooser) validation(tls *networking.ServerTLSSettings) *tlsv3.CertificateValidationContext {
 	v := &tlsv3.CertificateValidationContext{
 		VerifyCertificateSpki: tls.GetVerifyCertificateSpki(), VerifyCertificateHash: tls.GetVerifyCertificateHash(),
-	}
-	if tls.GetMode() == networking.ServerTLSSettings_ISTIO_MUTUAL {
-		for _, domain := range c.domains {
-			v.MatchTypedSubjectAltNames = append(v.MatchTypedSubjectAltNames, &tlsv3.SubjectAltNameMatcher{
-				SanType: tlsv3.SubjectAltNameMatcher_URI,
-				Matcher: &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Prefix{Prefix: "spiffe://" + domain + "/"}},
-			})
-		}
-		return v
 	}
 	for _, name := range tls.GetSubjectAltNames() {
 		v.MatchTypedSubjectAltNames = append(v.MatchTypedSubjectAltNames, secret.SubjectAltName(name))

@@ -29,9 +29,9 @@ type Facts struct {
 	// SlowWarm: a Cluster needs more than its endpoints to be warm, names to
 	// resolve or secrets.
 	SlowWarm bool
-	// Secrets: a Cluster waits for secrets.
-	Secrets bool
-	// Clusters that a Listener or RouteConfiguration names. Sorted.
+	// Secrets that a Cluster or Listener waits for, by name. Sorted.
+	Secrets []string
+	// Clusters that a filter, Listener or RouteConfiguration names. Sorted.
 	Clusters []string
 	// Key is the private key that a Secret names; nil: none.
 	Key *Key
@@ -65,13 +65,13 @@ func FactsOf(t ident.ResourceType, m proto.Message) Facts {
 		case clusterv3.Cluster_STRICT_DNS, clusterv3.Cluster_LOGICAL_DNS:
 			f.SlowWarm = true
 		}
-		walk(secrets, m.ProtoReflect(), 0, func(m protoreflect.Message) {
-			if s, ok := m.Interface().(*tlsv3.SdsSecretConfig); ok && s.GetSdsConfig() != nil {
-				f.Secrets, f.SlowWarm = true, true
-			}
-		})
-	case ident.LDS, ident.RDS:
+		walk(secrets, m.ProtoReflect(), 0, f.addSecret)
+		f.SlowWarm = f.SlowWarm || len(f.Secrets) > 0
+	case ident.ECDS, ident.LDS, ident.RDS:
 		walk(referrers, m.ProtoReflect(), 0, func(m protoreflect.Message) {
+			if t == ident.LDS {
+				f.addSecret(m)
+			}
 			for _, fd := range referenceFields(m.Descriptor()) {
 				if name := m.Get(fd).String(); name != "" {
 					f.Clusters = append(f.Clusters, name)
@@ -83,7 +83,16 @@ func FactsOf(t ident.ResourceType, m proto.Message) Facts {
 	case ident.SDS:
 		f.Key = keyOf(m.(*tlsv3.Secret))
 	}
+	slices.Sort(f.Secrets)
+	f.Secrets = slices.Compact(f.Secrets)
 	return f
+}
+
+// addSecret adds the secret that m is a reference to.
+func (f *Facts) addSecret(m protoreflect.Message) {
+	if s, ok := m.Interface().(*tlsv3.SdsSecretConfig); ok && s.GetSdsConfig() != nil {
+		f.Secrets = append(f.Secrets, s.GetName())
+	}
 }
 
 // Empty returns a resource of that name without content. It answers an unknown
@@ -125,11 +134,13 @@ func walk(search *protosearch.Search, m protoreflect.Message, depth int, visit f
 }
 
 var (
-	secrets = protosearch.For(func(d protoreflect.MessageDescriptor) bool {
-		return d.FullName() == (*tlsv3.SdsSecretConfig)(nil).ProtoReflect().Descriptor().FullName()
-	})
-	referrers = protosearch.For(func(d protoreflect.MessageDescriptor) bool { return len(referenceFields(d)) > 0 })
+	secrets   = protosearch.For(isSecret)
+	referrers = protosearch.For(func(d protoreflect.MessageDescriptor) bool { return isSecret(d) || len(referenceFields(d)) > 0 })
 )
+
+func isSecret(d protoreflect.MessageDescriptor) bool {
+	return d.FullName() == (*tlsv3.SdsSecretConfig)(nil).ProtoReflect().Descriptor().FullName()
+}
 
 var (
 	clusterWeight = (*routev3.WeightedCluster_ClusterWeight)(nil).ProtoReflect().Descriptor().FullName()

@@ -19,10 +19,6 @@ func routerParts(r *index.Reader, class index.RDSClass) []piece.Part {
 	ports, problems := gateway.Ports(r, class.Gateways)
 	var parts []piece.Part
 	add := func(p *gateway.Port, routes string, servers []gateway.Server, guarded []string) {
-		if class.Denied {
-			parts = append(parts, head{routes: routes}, denied{routes, p.Number})
-			return
-		}
 		parts = append(parts, portParts(r, class, p, routes, servers, guarded)...)
 	}
 	for _, p := range ports {
@@ -176,22 +172,6 @@ func (m misdirected) Make(*index.Reader) ([]piece.Piece, []problem.Diagnostic) {
 		}
 	}
 	return partialHost(m.routes, h), nil
-}
-
-// denied is the part for a port of routers that a policy selects which cannot be
-// enforced: it answers 403 (POL-15).
-type denied struct {
-	routes string
-	port   uint32
-}
-
-func (d denied) Make(*index.Reader) ([]piece.Piece, []problem.Diagnostic) {
-	return partialHost(d.routes, &routev3.VirtualHost{
-		Name: hostPort("denied", d.port), Domains: []string{"*"}, Routes: []*routev3.Route{{
-			Name: "denied", Match: everything(),
-			Action: &routev3.Route_DirectResponse{DirectResponse: &routev3.DirectResponseAction{Status: 403}},
-		}},
-	}), nil
 }
 
 // blackhole is the part for a port without routes: it answers 404 (VS-9,

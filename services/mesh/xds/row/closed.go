@@ -72,7 +72,8 @@ func closedPieces(m proto.Message, refused func(proto.Message) bool) (closed pro
 
 // closedWhole returns a resource that refuses all requests or connections of m, or
 // nil if m has none. A Cluster without endpoints keeps its name: Envoy refuses a
-// RouteConfiguration with validate_clusters that names an absent one.
+// RouteConfiguration with validate_clusters that names an absent one. A filter of policies
+// refuses all requests: without it, they would pass.
 func closedWhole(m proto.Message) proto.Message {
 	switch m := m.(type) {
 	case *clusterv3.Cluster:
@@ -81,6 +82,8 @@ func closedWhole(m proto.Message) proto.Message {
 		if l := closedListener(m); l != nil {
 			return l
 		}
+	case *corev3.TypedExtensionConfig:
+		return &corev3.TypedExtensionConfig{Name: m.GetName(), TypedConfig: piece.Any(piece.DenyAll("meshlog:refused"))}
 	case *routev3.RouteConfiguration:
 		return &routev3.RouteConfiguration{Name: m.GetName(), VirtualHosts: []*routev3.VirtualHost{closedHost("held back", []string{"*"})}}
 	}

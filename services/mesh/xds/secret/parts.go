@@ -12,6 +12,7 @@ import (
 	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/mesh/index"
 	"meshlog.dev/services/mesh/problem"
+	"meshlog.dev/services/mesh/proxy"
 	"meshlog.dev/services/mesh/xds/gateway"
 	"meshlog.dev/services/mesh/xds/piece"
 )
@@ -19,10 +20,17 @@ import (
 // Parts returns a part for each secret that clients of a class may ask for: those that
 // the Gateways of a router name, and those that the DestinationRules of a router name,
 // or of a sidecar if they select workloads (SDS-4). All are credentials of the client's
-// own namespace: the labels that a Gateway selects are those of anybody.
+// own namespace: the labels that a Gateway selects are those of anybody. The CAs of the
+// mesh are for all of them.
 func Parts(r *index.Reader, class index.SDSClass) []piece.Part {
+	own := ofProxy(class.Certificates)
+	// Agents ask for the CAs of the mesh on streams of their own, also for Envoys that get
+	// them by a socket: that they apply them is their report (CA-10).
 	if class.Namespace == "" {
-		return nil
+		if class.Roots && !slices.Contains(own, piece.Part(roots{})) {
+			own = append(own, roots{})
+		}
+		return own
 	}
 	c := collector{namespace: class.Namespace, users: map[string][]user{}}
 	if class.Client == index.ClientRouter {
@@ -36,19 +44,36 @@ func Parts(r *index.Reader, class index.SDSClass) []piece.Part {
 	for _, id := range r.CredentialRules(class.Scope) {
 		c.rule(r, class.Client, id)
 	}
-	var parts []piece.Part
+	parts := []piece.Part{roots{lines(c.users[Roots])}}
+	delete(c.users, Roots)
 	for _, name := range slices.Sorted(maps.Keys(c.users)) {
 		if p := placeOf(name, class.Namespace); p.ofObject() {
 			if p.namespace == class.Namespace {
 				parts = append(parts, stored{name, class.Namespace, lines(c.users[name])})
 			}
-		} else if p.kind == meshCAs {
-			parts = append(parts, roots{lines(c.users[name])})
 		} else if p.kind != elsewhere {
 			parts = append(parts, files{name})
 		}
 	}
-	return append(parts, c.others...)
+	parts = append(parts, c.others...)
+	for _, p := range own {
+		if _, have := p.(roots); !have && !slices.Contains(parts, p) {
+			parts = append(parts, p)
+		}
+	}
+	return parts
+}
+
+// ofProxy returns the parts for the files that a proxy names as its certificate of the mesh.
+func ofProxy(c proxy.Certificates) []piece.Part {
+	if c.Chain == "" {
+		return nil
+	}
+	parts := []piece.Part{files{filePair(c.Chain, c.Key)}}
+	if c.Roots != "" {
+		return append(parts, files{fileRoot(c.Roots, "")})
+	}
+	return append(parts, roots{})
 }
 
 // user is a field that names a credential, and the hosts that need it.
@@ -187,6 +212,9 @@ func lines(users []user) string {
 
 func usersOf(lines string) []user {
 	var all []user
+	if lines == "" {
+		return nil
+	}
 	for line := range strings.SplitSeq(lines, "\n") {
 		parts := strings.SplitN(line, "\t", 3)
 		key, _, err := ident.ParseRow(parts[0])

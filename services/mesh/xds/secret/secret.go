@@ -29,6 +29,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	networking "istio.io/api/networking/v1alpha3"
 
+	"meshlog.dev/services/mesh/proxy"
 	"meshlog.dev/services/mesh/xds/gateway"
 	"meshlog.dev/services/mesh/xds/piece"
 )
@@ -63,6 +64,45 @@ func Reference(name string) *tlsv3.SdsSecretConfig {
 	source := piece.FromADS()
 	source.InitialFetchTimeout = durationpb.New(fetchTimeout)
 	return &tlsv3.SdsSecretConfig{Name: name, SdsConfig: source}
+}
+
+// MeshPair returns how a proxy asks for its certificate of the mesh, by its source of
+// certificates. Its own agent is asked, if it has one: then no key passes through here.
+func MeshPair(from proxy.Certificates) *tlsv3.SdsSecretConfig {
+	switch {
+	case from.Agent:
+		return agentReference(Mesh)
+	case from.Chain != "":
+		return Reference(filePair(from.Chain, from.Key))
+	}
+	return Reference(Mesh)
+}
+
+// MeshRoots returns how a proxy asks for the CAs of the mesh, by its source of
+// certificates.
+func MeshRoots(from proxy.Certificates) *tlsv3.SdsSecretConfig {
+	switch {
+	case from.Agent:
+		return agentReference(Roots)
+	case from.Roots != "":
+		return Reference(fileRoot(from.Roots, ""))
+	}
+	return Reference(Roots)
+}
+
+// agentReference asks the agent on the proxy's host, or SPIRE (CA-12). An agent that does
+// not answer holds the listener for the timeout only (S24).
+func agentReference(name string) *tlsv3.SdsSecretConfig {
+	return &tlsv3.SdsSecretConfig{Name: name, SdsConfig: &corev3.ConfigSource{
+		ResourceApiVersion:  corev3.ApiVersion_V3,
+		InitialFetchTimeout: durationpb.New(fetchTimeout),
+		ConfigSourceSpecifier: &corev3.ConfigSource_ApiConfigSource{ApiConfigSource: &corev3.ApiConfigSource{
+			ApiType: corev3.ApiConfigSource_GRPC, TransportApiVersion: corev3.ApiVersion_V3, SetNodeOnFirstMessageOnly: true,
+			GrpcServices: []*corev3.GrpcService{{TargetSpecifier: &corev3.GrpcService_EnvoyGrpc_{
+				EnvoyGrpc: &corev3.GrpcService_EnvoyGrpc{ClusterName: proxy.SDSCluster},
+			}}},
+		}},
+	}}
 }
 
 // Names are the secrets that a server or a client asks for.

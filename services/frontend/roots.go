@@ -1,0 +1,115 @@
+package frontend
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/pem"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+
+	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
+	"google.golang.org/protobuf/proto"
+
+	"meshlog.dev/proto/ident"
+	reportv1 "meshlog.dev/proto/meshlog/report/v1"
+	"meshlog.dev/services/frontend/stream"
+	"meshlog.dev/services/mesh/xds"
+	"meshlog.dev/services/mesh/xds/secret"
+)
+
+// rootSums are the SHA-256 of root certificates, sorted and in a row: comparable.
+type rootSums string
+
+func (r rootSums) list() (all [][]byte) {
+	for b := range slices.Chunk([]byte(r), sha256.Size) {
+		all = append(all, b)
+	}
+	return all
+}
+
+// sumsOf returns the sums of the certificates in PEM texts.
+func sumsOf(texts ...string) rootSums {
+	var all []string
+	for _, t := range texts {
+		rest := []byte(t)
+		for {
+			var block *pem.Block
+			if block, rest = pem.Decode(rest); block == nil {
+				break
+			}
+			sum := sha256.Sum256(block.Bytes)
+			all = append(all, string(sum[:]))
+		}
+	}
+	slices.Sort(all)
+	return rootSums(strings.Join(slices.Compact(all), ""))
+}
+
+// roots knows the certificates in the secrets ROOTCA that streams have applied: the
+// authority waits for them (CA-10). All streams share few of these secrets.
+type roots struct {
+	mu    sync.Mutex
+	known map[xds.Sum]rootSums
+}
+
+// maxRoots is how many secrets are remembered; then all are read again.
+const maxRoots = 64
+
+// of returns the certificates in a secret.
+func (r *roots) of(s *xds.Resource) rootSums {
+	if s == nil {
+		return ""
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if sums, ok := r.known[s.Sum]; ok {
+		return sums
+	}
+	var message tlsv3.Secret
+	if proto.Unmarshal(s.Value(), &message) != nil {
+		return ""
+	}
+	sums := sumsOf(message.GetValidationContext().GetTrustedCa().GetInlineString())
+	if r.known == nil || len(r.known) >= maxRoots {
+		r.known = map[xds.Sum]rootSums{}
+	}
+	r.known[s.Sum] = sums
+	return sums
+}
+
+// applied returns the roots of the mesh that the client has applied. gets is false if it
+// does not ask for them here, or may not have them.
+func (c *conn) applied(s *stream.Stream) (roots rootSums, gets bool) {
+	has, gets := s.Holds(ident.SDS, secret.Roots)
+	if !gets {
+		return "", false
+	}
+	return c.server.roots.of(has), true
+}
+
+// rootsReport reports which roots are served, and how many streams have applied which.
+func (s *Server) rootsReport(conns []*conn, r *reportv1.FrontendReport) {
+	if st := s.serving.Load(); st != nil {
+		var texts []string
+		for _, root := range st.PushContext.TrustBundle().GetRoots() {
+			texts = append(texts, root.GetCertificate())
+		}
+		r.Roots = sumsOf(texts...).list()
+	}
+	count := map[rootSums]uint32{}
+	for _, c := range conns {
+		c.withState(func(state *stream.Stream) {
+			if roots, gets := c.applied(state); gets {
+				count[roots]++
+			}
+		})
+	}
+	for _, roots := range slices.Sorted(maps.Keys(count)) {
+		r.RootsApplied = append(r.RootsApplied, &reportv1.RootsApplied{Roots: roots.list(), Streams: count[roots]})
+	}
+	slices.SortFunc(r.RootsApplied, func(a, b *reportv1.RootsApplied) int {
+		return bytes.Compare(bytes.Join(a.GetRoots(), nil), bytes.Join(b.GetRoots(), nil))
+	})
+}

@@ -1,0 +1,39 @@
+package index
+
+import (
+	"slices"
+
+	security "istio.io/api/security/v1beta1"
+)
+
+// asks reports whether one of the policies has the action CUSTOM: an external authorizer
+// decides about what it matches (AZ-9).
+func asks(policies []*policy) bool {
+	return slices.ContainsFunc(policies, func(p *policy) bool {
+		m, ok := p.Message.(*security.AuthorizationPolicy)
+		return ok && m.GetAction() == security.AuthorizationPolicy_CUSTOM
+	})
+}
+
+// ask reports whether one of the policies with these selectors has the action CUSTOM.
+func (x *policyIndex) ask(selected SelectorSet) bool {
+	return slices.ContainsFunc(selected.Selectors(), func(text string) bool { return asks(x.bySelector.Get(selectsOf(text))) })
+}
+
+// homesOf returns namespaces with a proxy of each class that policies make: those of the
+// root namespace ask authorizers from all scopes.
+func (pc *PushContext) homesOf(group selects, policies []*policy) []string {
+	homes := []string{group.namespace}
+	if group.namespace == pc.settings.rootNamespace && asks(policies) {
+		homes = append(append(homes, ""), pc.services.scopes.Names()...)
+	}
+	return sortUnique(homes)
+}
+
+// ServicesOfHost returns the services that have a host, at most one of each namespace,
+// and the one of them that a scope sees; nil: none.
+func (r *Reader) ServicesOfHost(scope, host string) (all []*Service, seen *Service) {
+	r.note(Input{Kind: InputHost, A: host})
+	view := r.pc.services.views.Get(host)
+	return view.services, view.sees(scope)
+}

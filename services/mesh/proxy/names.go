@@ -1,0 +1,8 @@
+package proxy
+
+// NamesField is the field of an agent's metadata that is "true" if the agent answers the
+// names of the mesh by DNS, and so asks for them (NDS-1). Envoys do not have it.
+const NamesField = "NAME_TABLE"
+
+// WantsNames reports whether the client is an agent that asks for the names of the mesh.
+func (p *Proxy) WantsNames() bool { return p.Text(NamesField) == "true" }

@@ -1,0 +1,48 @@
+package simulate
+
+import (
+	"fmt"
+	"slices"
+
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
+)
+
+// meshALPN returns what the sidecar of a client offers in its handshakes.
+func meshALPN(tcp bool) []string {
+	if tcp {
+		return []string{"istio"}
+	}
+	return []string{"istio-http/1.1", "istio"}
+}
+
+// handshake reports whether a filter chain decrypts the connection, or why it refuses it.
+// It returns an error if it cannot tell.
+func handshake(chain *listenerv3.FilterChain, c Call) (decrypted bool, refused string, err error) {
+	socket := chain.GetTransportSocket().GetTypedConfig()
+	var s tlsv3.DownstreamTlsContext
+	switch {
+	case socket == nil:
+		return false, "", nil
+	case !socket.MessageIs(&s) || socket.UnmarshalTo(&s) != nil:
+		return false, "", fmt.Errorf("cannot simulate transport socket %s", chain.GetTransportSocket().GetName())
+	case !c.TLS:
+		return false, "the connection is not encrypted", nil
+	case c.Identity == "" && s.GetRequireClientCertificate().GetValue():
+		return false, "the client shows no certificate", nil
+	}
+	validation := s.GetCommonTlsContext().GetCombinedValidationContext().GetDefaultValidationContext()
+	if validation == nil {
+		validation = s.GetCommonTlsContext().GetValidationContext()
+	}
+	accepted := validation.GetMatchTypedSubjectAltNames()
+	if c.Identity == "" || len(accepted) == 0 {
+		return true, "", nil
+	}
+	if !slices.ContainsFunc(accepted, func(m *tlsv3.SubjectAltNameMatcher) bool {
+		return m.GetSanType() == tlsv3.SubjectAltNameMatcher_URI && matchString(m.GetMatcher(), c.Identity)
+	}) {
+		return false, "the client's certificate is not of a trust domain that the proxy accepts", nil
+	}
+	return true, "", nil
+}

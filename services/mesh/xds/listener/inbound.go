@@ -1,0 +1,233 @@
+package listener
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	httpinspectorv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/listener/http_inspector/v3"
+	originaldstv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/listener/original_dst/v3"
+	originalsrcv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/listener/original_src/v3"
+	tlsinspectorv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/listener/tls_inspector/v3"
+	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"meshlog.dev/services/mesh/index"
+	"meshlog.dev/services/mesh/problem"
+	"meshlog.dev/services/mesh/proxy"
+	"meshlog.dev/services/mesh/xds/piece"
+	"meshlog.dev/services/mesh/xds/policy"
+)
+
+const (
+	virtualInbound = "virtualInbound"
+	inboundPort    = 15006
+	adminPort      = 15000
+)
+
+// detectionTimeout is how long a listener waits for the first bytes of a connection whose
+// protocol it detects, if MeshConfig says nothing. A server that speaks first is heard
+// after it (MTLS-9); with Istio's default, 0, never.
+const detectionTimeout = 5 * time.Second
+
+// inboundParts returns the parts of the listeners for a sidecar's own workload: one that
+// gets all redirected connections (LSN-2), or one for each port if nothing is redirected
+// (LSN-12).
+func inboundParts(r *index.Reader, class index.LDSClass) []piece.Part {
+	ports, problems := inboundPorts(r, class)
+	uncertain := class.Certificates == (proxy.Certificates{})
+	if uncertain && slices.ContainsFunc(ports, func(p index.InboundPort) bool { return p.Mode == index.PeerStrict }) || uncertain && class.Inbound.Default() == index.PeerStrict {
+		problems = append(problems, piece.Problem{
+			Severity: problem.Error, Code: "certificate", Resource: "Listener " + virtualInbound,
+			Reason: "the sidecar has no source of certificates: its node names neither an agent (SDS_CLUSTER) nor files (TLS_SERVER_CERT_CHAIN, TLS_SERVER_KEY)",
+			Advice: "start Envoy by meshlog agent, or name the files", Effect: "connections to ports of mode STRICT are closed",
+		})
+	}
+	if class.Bind {
+		return append(boundParts(class, ports), problems...)
+	}
+	head := inboundHead{inbound: class.Inbound, transparent: class.Transparent}
+	parts := []piece.Part{head, closedPorts{}}
+	for _, p := range ports {
+		parts = append(parts, inboundChains{
+			listener: virtualInbound, name: listenerName(anyAddress, p.Port), cluster: piece.InboundCluster(p.Port),
+			port: p.Port, protocol: p.Protocol, mode: p.Mode, certificates: class.Certificates, policies: policy.OfConnections(class),
+		})
+	}
+	parts = append(parts, inboundChains{
+		listener: virtualInbound, name: virtualInbound, cluster: piece.InboundPassthroughCluster,
+		mode: class.Inbound.Default(), certificates: class.Certificates, policies: policy.OfConnections(class),
+	})
+	return append(parts, problems...)
+}
+
+// inboundPorts returns the ports of the workload, each once. It reports services that
+// name one with another protocol, and ports that are the sidecar's own.
+func inboundPorts(r *index.Reader, class index.LDSClass) (ports []index.InboundPort, problems []piece.Part) {
+	report := func(p index.InboundPort, reason, effect string) {
+		key := r.Service(p.Service)
+		if key == nil {
+			return
+		}
+		problems = append(problems, piece.Problem{
+			Severity: problem.Warning, Code: "conflict", Key: key.Key, Field: "spec.ports", Reason: reason, Advice: "use another port", Effect: effect,
+		})
+	}
+	for _, p := range class.Inbound.Ports() {
+		switch {
+		case !class.Bind && isOwn(p.Port):
+			report(p, fmt.Sprintf("its port %d of the workload is one of the sidecar itself", p.Port), "connections to the port are closed")
+		case len(ports) > 0 && ports[len(ports)-1].Port == p.Port:
+			first := ports[len(ports)-1]
+			report(p, fmt.Sprintf("%s names port %d of the same workload with another protocol", first.Service.Hostname, p.Port), "the protocol that the older service names is used")
+		case class.Bind && p.Service == (index.ServiceID{}): // no service has it, so nothing listens there
+		default:
+			ports = append(ports, p)
+		}
+	}
+	return ports, problems
+}
+
+// isOwn reports whether redirected connections must not reach a port: the sidecar's
+// administration and listeners.
+func isOwn(port uint32) bool { return port == adminPort || port == 15001 || port == inboundPort }
+
+// inboundHead is the part for the listener of all redirected connections, without its
+// filter chains.
+type inboundHead struct {
+	inbound     index.Inbound
+	transparent bool
+}
+
+func (h inboundHead) Make(r *index.Reader) ([]piece.Piece, []problem.Diagnostic) {
+	l := &listenerv3.Listener{
+		Name: virtualInbound, Address: socket(anyAddress, inboundPort), TrafficDirection: corev3.TrafficDirection_INBOUND,
+		MaxConnectionsToAcceptPerSocketEvent: wrapperspb.UInt32(1),
+	}
+	detect(l, r)
+	l.ListenerFilters = append(l.ListenerFilters, inspector("envoy.filters.listener.original_dst", &originaldstv3.OriginalDst{}))
+	if h.transparent {
+		l.Transparent = wrapperspb.Bool(true)
+		l.ListenerFilters = append(l.ListenerFilters, inspector("envoy.filters.listener.original_src", &originalsrcv3.OriginalSrc{Mark: tproxyMark}))
+	}
+	l.ListenerFilters = append(l.ListenerFilters, inspectors(h.inbound)...)
+	return []piece.Piece{{Name: virtualInbound, Message: l, Partial: true}}, nil
+}
+
+// tproxyMark is the mark of connections that keep the address of the caller, as Istio's
+// rules of redirection have it.
+const tproxyMark = 1337
+
+// detect sets how long a listener waits for the first bytes of a connection.
+func detect(l *listenerv3.Listener, r *index.Reader) {
+	l.ContinueOnListenerFiltersTimeout = true
+	l.ListenerFiltersTimeout = durationpb.New(detectionTimeout)
+	if d := r.Mesh().GetProtocolDetectionTimeout(); d.AsDuration() > 0 {
+		l.ListenerFiltersTimeout = d
+	}
+}
+
+// inspectors returns the filters that find the protocol of a connection, each disabled on
+// the ports that need it not: a server that speaks first would wait for it (MTLS-9).
+func inspectors(inbound index.Inbound) []*listenerv3.ListenerFilter {
+	tls := inspector("envoy.filters.listener.tls_inspector", &tlsinspectorv3.TlsInspector{})
+	http := inspector("envoy.filters.listener.http_inspector", &httpinspectorv3.HttpInspector{})
+	var plain, known []uint32
+	last := uint32(0)
+	for _, p := range inbound.Ports() {
+		if p.Port == last {
+			continue
+		}
+		last = p.Port
+		if p.Mode == index.PeerDisable {
+			plain = append(plain, p.Port)
+		}
+		if p.Mode == index.PeerStrict || !sniffs(p.Protocol) {
+			known = append(known, p.Port)
+		}
+	}
+	tls.FilterDisabled, http.FilterDisabled = onPorts(plain), onPorts(known)
+	return []*listenerv3.ListenerFilter{tls, http}
+}
+
+// onPorts matches connections to these ports; nil: to none.
+func onPorts(ports []uint32) *listenerv3.ListenerFilterChainMatchPredicate {
+	var rules []*listenerv3.ListenerFilterChainMatchPredicate
+	for _, p := range ports {
+		rules = append(rules, &listenerv3.ListenerFilterChainMatchPredicate{Rule: &listenerv3.ListenerFilterChainMatchPredicate_DestinationPortRange{
+			DestinationPortRange: &typev3.Int32Range{Start: int32(p), End: int32(p) + 1}, //nolint:gosec // ports fit
+		}})
+	}
+	switch len(rules) {
+	case 0:
+		return nil
+	case 1:
+		return rules[0]
+	}
+	return &listenerv3.ListenerFilterChainMatchPredicate{Rule: &listenerv3.ListenerFilterChainMatchPredicate_OrMatch{
+		OrMatch: &listenerv3.ListenerFilterChainMatchPredicate_MatchSet{Rules: rules},
+	}}
+}
+
+// closedPorts is the part for the chains that close connections to ports of the sidecar
+// itself, which redirection would otherwise lead to them (LSN-2).
+type closedPorts struct{}
+
+func (closedPorts) Make(*index.Reader) ([]piece.Piece, []problem.Diagnostic) {
+	var all []*listenerv3.FilterChain
+	for _, port := range []uint32{adminPort, 15001, inboundPort} {
+		all = append(all, &listenerv3.FilterChain{
+			Name:             virtualInbound + "-blackhole",
+			FilterChainMatch: &listenerv3.FilterChainMatch{DestinationPort: wrapperspb.UInt32(port)},
+			Filters:          []*listenerv3.Filter{forward(piece.BlackHoleCluster)},
+		})
+	}
+	return chains(virtualInbound, all...), nil
+}
+
+// boundParts returns the parts of a listener for each port, which binds the address at
+// which the workload is called. The workload has the port on loopback.
+func boundParts(class index.LDSClass, ports []index.InboundPort) []piece.Part {
+	var parts []piece.Part
+	for _, p := range ports {
+		if class.Address == "" || strings.HasPrefix(class.Address, "127.0.0.1") {
+			reason := "the node of the sidecar names no address at which it is called"
+			if class.Address != "" {
+				reason = fmt.Sprintf("the sidecar is called at %s, where the workload itself listens", class.Address)
+			}
+			return []piece.Part{piece.Problem{
+				Severity: problem.Error, Code: "conflict", Resource: "Listener " + listenerName(loopback, p.Port),
+				Reason: reason, Advice: "give the sidecar an address of its own (INSTANCE_IPS), and let the workload listen on 127.0.0.1",
+				Effect: "the sidecar has no listeners for its workload",
+			}}
+		}
+		name := "inbound_" + listenerName(class.Address, p.Port)
+		parts = append(parts, boundHead{name, class.Address, p}, inboundChains{
+			listener: name, name: name, cluster: piece.InboundCluster(p.Port),
+			protocol: p.Protocol, mode: p.Mode, certificates: class.Certificates, policies: policy.OfConnections(class),
+		})
+	}
+	return parts
+}
+
+// boundHead is the part for a listener that binds a port, without its filter chains.
+type boundHead struct {
+	name, address string
+	port          index.InboundPort
+}
+
+func (h boundHead) Make(r *index.Reader) ([]piece.Piece, []problem.Diagnostic) {
+	l := &listenerv3.Listener{Name: h.name, Address: socket(h.address, h.port.Port), TrafficDirection: corev3.TrafficDirection_INBOUND}
+	detect(l, r)
+	if h.port.Mode != index.PeerDisable {
+		l.ListenerFilters = append(l.ListenerFilters, inspector("envoy.filters.listener.tls_inspector", &tlsinspectorv3.TlsInspector{}))
+	}
+	if h.port.Mode != index.PeerStrict && sniffs(h.port.Protocol) {
+		l.ListenerFilters = append(l.ListenerFilters, inspector("envoy.filters.listener.http_inspector", &httpinspectorv3.HttpInspector{}))
+	}
+	return []piece.Piece{{Name: h.name, Message: l, Partial: true}}, nil
+}

@@ -1,0 +1,87 @@
+package policy
+
+import (
+	"slices"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	httpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/rbac/v3"
+	"google.golang.org/protobuf/proto"
+
+	"meshlog.dev/services/mesh/index"
+	"meshlog.dev/services/mesh/problem"
+	"meshlog.dev/services/mesh/re2"
+	"meshlog.dev/services/mesh/world"
+	"meshlog.dev/services/mesh/xds/authz"
+	"meshlog.dev/services/mesh/xds/jwt"
+	"meshlog.dev/services/mesh/xds/piece"
+)
+
+// Parts returns the parts of the slots of a class.
+func Parts(_ *index.Reader, class index.ECDSClass) []piece.Part {
+	parts := make([]piece.Part, len(names))
+	for i, name := range names {
+		s := slot{name: name, selected: class.Selected}
+		if name == Custom {
+			s.from = caller{class.Services, class.Client == index.ClientRouter}
+		}
+		parts[i] = s
+	}
+	return parts
+}
+
+// read returns the policies of selectors.
+func read(r *index.Reader, selected index.SelectorSet) []world.Object {
+	var all []world.Object
+	for _, selector := range selected.Selectors() {
+		for _, o := range r.Policies(selector) {
+			all = append(all, *o)
+		}
+	}
+	return all
+}
+
+// authorization returns the AuthorizationPolicies among policies.
+func authorization(policies []world.Object) []world.Object {
+	return slices.DeleteFunc(policies, func(p world.Object) bool { return p.Key.Kind != "AuthorizationPolicy" })
+}
+
+func options(r *index.Reader) authz.Options {
+	return authz.Options{TrustDomains: r.TrustDomains(), MaxRegex: re2.Stock}
+}
+
+// slot is the filter of a slot for proxies that policies of these selectors select.
+type slot struct {
+	name     string
+	selected index.SelectorSet
+	from     caller // set only for Custom
+}
+
+// Make implements piece.Part.
+func (s slot) Make(r *index.Reader) ([]piece.Piece, []problem.Diagnostic) {
+	f, problems := s.filter(r, read(r, s.selected))
+	return []piece.Piece{{Name: s.name, Message: &corev3.TypedExtensionConfig{Name: s.name, TypedConfig: piece.Any(f)}}}, problems
+}
+
+// filter returns the filter of a slot. One without policies is RBAC without rules, which
+// lets all requests pass.
+func (s slot) filter(r *index.Reader, policies []world.Object) (proto.Message, []problem.Diagnostic) {
+	if s.name == JWT {
+		if f := jwt.Filter(policies, jwt.Options{Keys: r.TokenKeys, RequireExpiration: true}); f != nil {
+			return f, nil
+		}
+		return new(httpv3.RBAC), nil
+	}
+	policies = authorization(policies)
+	all := authz.ForHTTP(policies, options(r))
+	if s.name == Custom {
+		if f, problems := customHTTP(r, policies, all.Custom, s.from); f != nil {
+			return f, problems
+		}
+		return new(httpv3.RBAC), nil
+	}
+	of := map[string]*httpv3.RBAC{CustomMatch: all.Custom, Audit: all.Audit, Deny: all.Deny, Allow: all.Allow}
+	if f := of[s.name]; f != nil {
+		return f, nil
+	}
+	return new(httpv3.RBAC), nil
+}
