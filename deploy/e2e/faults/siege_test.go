@@ -93,6 +93,7 @@ func attackMesh(t *testing.T, arranged arrangement, last time.Duration) {
 			t.Logf("%s, %d times", what, made[what])
 		}
 	})
+	m.fault(t, "forged answers", m.forgedAnswers)
 }
 
 // underAttack lets the attackers attack, and returns the peak memory of each

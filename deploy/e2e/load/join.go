@@ -153,7 +153,7 @@ func joinOne(ctx context.Context, mesh *rig.Mesh, w *world.World, data string) (
 	return f, time.Since(began), err
 }
 
-func (j *joins) print(w io.Writer, p joinPlan) {
+func printJoins(w io.Writer, p joinPlan, j *joins) {
 	var served, builder []time.Duration
 	for _, one := range j.all {
 		served, builder = append(served, one.served), append(builder, one.builder)

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"runtime/debug"
@@ -46,55 +47,47 @@ func main() {
 	}
 }
 
-// command runs the command that args name: a measurement, or a process that a
+// commands are the measurements besides the standard one, and the processes that a
 // measurement starts.
-func command(ctx context.Context, args []string) error {
-	if len(args) > 0 && args[0] == floorCommand {
-		return serveFloor(ctx, args[1:])
-	}
-	if len(args) > 0 && args[0] == herdCommand {
-		return beHerd(ctx, os.Stdin, os.Stdout)
-	}
-	if len(args) > 0 && args[0] == stormCommand {
-		p, err := parseStorm(args[1:])
-		if err != nil {
-			return err
-		}
-		all, err := runStorms(ctx, p)
-		if err != nil {
-			return err
-		}
-		printStorms(os.Stdout, p, all)
-		return nil
-	}
-	if len(args) > 0 && args[0] == joinCommand {
-		p, err := parseJoin(args[1:])
-		if err != nil {
-			return err
-		}
-		all, err := runJoins(ctx, p)
-		if err != nil {
-			return err
-		}
-		all.print(os.Stdout, p)
-		return nil
-	}
-	if len(args) > 0 && args[0] == kubernetesCommand {
-		p, err := parseKubernetes(args[1:])
-		if err != nil {
-			return err
-		}
+var commands = map[string]func(ctx context.Context, args []string) error{
+	floorCommand: serveFloor,
+	herdCommand:  func(ctx context.Context, _ []string) error { return beHerd(ctx, os.Stdin, os.Stdout) },
+	stormCommand: func(ctx context.Context, args []string) error {
+		return measured(ctx, args, parseStorm, runStorms, printStorms)
+	},
+	joinCommand: func(ctx context.Context, args []string) error {
+		return measured(ctx, args, parseJoin, runJoins, printJoins)
+	},
+	keysCommand: func(ctx context.Context, args []string) error {
+		return measured(ctx, args, parseKeys, runKeys, printKeys)
+	},
+	policiesCommand: func(ctx context.Context, args []string) error {
+		return measured(ctx, args, parsePolicies, runPolicies, printPolicies)
+	},
+	kubernetesCommand: func(ctx context.Context, args []string) error {
 		// The cluster's endpoints have addresses of networks that may exist.
 		if err := rig.Isolate(); err != nil {
 			return err
 		}
-		r, err := runKubernetes(ctx, p)
-		if err != nil {
-			return err
+		return measured(ctx, args, parseKubernetes, runKubernetes, func(w io.Writer, _ kubernetesPlan, r *kubernetesResults) { r.print(w) })
+	},
+}
+
+// command runs the command that args name.
+func command(ctx context.Context, args []string) error {
+	if len(args) > 0 {
+		if c, ok := commands[args[0]]; ok {
+			return c(ctx, args[1:])
 		}
-		r.print(os.Stdout)
-		return nil
 	}
+	return measured(ctx, args, parse, run, func(w io.Writer, _ plan, r *results) { r.print(w) })
+}
+
+// measured reads the flags of a measurement, makes it, and prints its result.
+func measured[P, R any](
+	ctx context.Context, args []string,
+	parse func([]string) (P, error), run func(context.Context, P) (R, error), print func(io.Writer, P, R),
+) error {
 	p, err := parse(args)
 	if err != nil {
 		return err
@@ -103,7 +96,7 @@ func command(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	r.print(os.Stdout)
+	print(os.Stdout, p, r)
 	return nil
 }
 

@@ -29,10 +29,11 @@ type figures struct {
 	firstUsage usage
 	endpoint   changed
 	route      changed
-	idle       memory // before the first proxy
-	settled    memory // with all proxies, after all rounds
-	refused    int64  // streams that had to try again
-	unexpected int64  // responses without a cause
+	filter     changed // a policy; none unless the plan says so
+	idle       memory  // before the first proxy
+	settled    memory  // with all proxies, after all rounds
+	refused    int64   // streams that had to try again
+	unexpected int64   // responses without a cause
 }
 
 // changed holds the rounds of one kind of change.
@@ -73,6 +74,11 @@ func measure(ctx context.Context, t target, c fleet.Config, p plan) (_ *figures,
 	}
 	if f.route, err = t.rounds(ctx, proxies, fleet.RDS, p); err != nil {
 		return nil, err
+	}
+	if p.filters {
+		if f.filter, err = t.rounds(ctx, proxies, fleet.ECDS, p); err != nil {
+			return nil, err
+		}
 	}
 	f.refused, f.unexpected = proxies.Refused(), proxies.Unexpected()
 	f.settled, err = t.settled(ctx, p.pause)

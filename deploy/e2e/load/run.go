@@ -21,6 +21,8 @@ type plan struct {
 	streams []int // numbers of proxies
 	classes []int // numbers of namespaces; each is measured with every number of proxies
 	rounds  int   // changes of each kind
+	filters bool  // policies change too
+	alone   bool  // only the first numbers of proxies and classes, without the floor
 	mode    fleet.Mode
 	// pause separates two rounds, so that a round does not overlap with the ACKs
 	// of the previous round.
@@ -95,6 +97,11 @@ func run(ctx context.Context, p plan) (_ *results, err error) {
 	r := &results{plan: p}
 	if r.lesson, err = learn(ctx, mesh, w, p); err != nil {
 		return nil, err
+	}
+	if p.alone {
+		c, err := meshCase(ctx, mesh, w, r, p.streams[0], p.classes[0])
+		r.cases = append(r.cases, c)
+		return r, err
 	}
 	for _, n := range p.streams {
 		if err := r.measure(ctx, dir, mesh, w, n); err != nil {
@@ -174,10 +181,14 @@ func meshCase(ctx context.Context, mesh *rig.Mesh, w *world.World, r *results, s
 	}
 	t := target{address: address(f.XDS), pid: f.PID(), admin: f.Admin}
 	t.change = func(_ context.Context, of fleet.Type) (world.Change, error) {
-		if of == fleet.EDS {
+		switch of {
+		case fleet.EDS:
 			return w.ChangeEndpoint()
+		case fleet.ECDS:
+			return w.ChangePolicy()
+		default:
+			return w.ChangeRoute()
 		}
-		return w.ChangeRoute()
 	}
 	c, err := r.config(w, t, streams, classes)
 	if err != nil {
@@ -215,7 +226,7 @@ func timings(ctx context.Context, mesh *rig.Mesh, f *figures) ([]rig.StageTiming
 		if err := builder.Debug(ctx, "builder", &r); err != nil {
 			return err
 		}
-		for _, round := range slices.Concat(f.endpoint.rounds, f.route.rounds) {
+		for _, round := range slices.Concat(f.endpoint.rounds, f.route.rounds, f.filter.rounds) {
 			if _, err := round.timing(r.Timings); err != nil {
 				return err
 			}

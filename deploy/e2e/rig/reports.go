@@ -14,6 +14,7 @@ const (
 	Listener              = "type.googleapis.com/envoy.config.listener.v3.Listener"
 	RouteConfiguration    = "type.googleapis.com/envoy.config.route.v3.RouteConfiguration"
 	Filter                = "type.googleapis.com/envoy.config.core.v3.TypedExtensionConfig"
+	Secret                = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret"
 )
 
 // Version names a published world, in its JSON form.

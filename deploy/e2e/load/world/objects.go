@@ -100,3 +100,17 @@ spec:
     to: [{operation: {methods: [POST], paths: ["/team-%[1]d/*"]}}]
 `, i)
 }
+
+// audit returns the AuthorizationPolicy that changes. Nobody is refused by it.
+func audit(change int) string {
+	return fmt.Sprintf(`---
+apiVersion: security.istio.io/v1
+kind: AuthorizationPolicy
+metadata: {name: changing, namespace: istio-system}
+spec:
+  selector: {matchLabels: {app: load}}
+  action: AUDIT
+  rules:
+  - to: [{operation: {paths: ["/audited-%d/*"]}}]
+`, change)
+}

@@ -1,5 +1,5 @@
 // Package world writes a large configuration to a watched directory, and makes
-// the two measured changes: an endpoint, and a route's weights.
+// the measured changes: an endpoint, a route's weights, a policy.
 package world
 
 import (
@@ -19,7 +19,8 @@ type Size struct {
 	Rules int
 	// Namespaces is how many namespaces the services are spread over.
 	Namespaces int
-	// Policies is how many AuthorizationPolicies select every proxy.
+	// Policies is how many AuthorizationPolicies select every proxy, besides one that
+	// changes; 0: that one is not there either.
 	Policies int
 }
 
@@ -101,6 +102,9 @@ func New(dir string, size Size) (*World, error) {
 	for i := range size.Policies {
 		add("policies.yaml", policy(i))
 	}
+	if size.Policies > 0 {
+		add(policyFile, audit(0))
+	}
 	for i := range size.Namespaces {
 		add(namespace(i)+".yaml", w.private(i))
 	}
@@ -116,6 +120,7 @@ func New(dir string, size Size) (*World, error) {
 const (
 	endpointsFile = "changing-endpoints.yaml"
 	routesFile    = "changing-routes.yaml"
+	policyFile    = "changing-policy.yaml"
 )
 
 // ChangeEndpoint replaces the first endpoint of a service.
@@ -136,4 +141,11 @@ func (w *World) ChangeRoute() (Change, error) {
 	// WeightedCluster.ClusterWeight: name, then weight, a message of one number.
 	token := fmt.Appendf(nil, "outbound|80|v1|%s\x12\x02\x08%c", w.host(s), v1)
 	return Change{saved, token}, err
+}
+
+// ChangePolicy changes what an AuthorizationPolicy of every proxy selects.
+func (w *World) ChangePolicy() (Change, error) {
+	w.saved++
+	saved, err := w.Save(policyFile, audit(w.saved))
+	return Change{saved, fmt.Appendf(nil, "/audited-%d/", w.saved)}, err
 }
