@@ -64,6 +64,9 @@ var commands = map[string]func(ctx context.Context, args []string) error{
 	policiesCommand: func(ctx context.Context, args []string) error {
 		return measured(ctx, args, parsePolicies, runPolicies, printPolicies)
 	},
+	handshakesCommand: func(ctx context.Context, args []string) error {
+		return measured(ctx, args, parseHandshakes, runHandshakes, printHandshakes)
+	},
 	kubernetesCommand: func(ctx context.Context, args []string) error {
 		// The cluster's endpoints have addresses of networks that may exist.
 		if err := rig.Isolate(); err != nil {

@@ -150,8 +150,10 @@ func collect(ctx context.Context, admin int) error {
 }
 
 // do sends a request and checks only that it succeeds.
-func do(req *http.Request) error {
-	res, err := http.DefaultClient.Do(req)
+func do(req *http.Request) error { return doWith(http.DefaultClient, req) }
+
+func doWith(client *http.Client, req *http.Request) error {
+	res, err := client.Do(req)
 	if err != nil {
 		return err
 	}
