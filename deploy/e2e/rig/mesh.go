@@ -287,7 +287,8 @@ func (m *Mesh) CLI(ctx context.Context, into any, args ...string) error {
 	return meshlog(ctx, into, append(args, m.cli...)...)
 }
 
-// Show returns the text output of a command of bin/meshlog on this mesh.
+// Show returns the text output of a command of bin/meshlog on this mesh, also with an
+// error.
 func (m *Mesh) Show(ctx context.Context, args ...string) (string, error) {
 	out, err := command(ctx, append(args, m.cli...)...)
 	return string(out), err
@@ -302,7 +303,7 @@ func meshlog(ctx context.Context, into any, args ...string) error {
 	return decode("meshlog "+strings.Join(args, " "), out, into)
 }
 
-// command returns the output of bin/meshlog.
+// command returns the output of bin/meshlog, also with an error.
 func command(ctx context.Context, args ...string) ([]byte, error) {
 	bin, err := Bin("meshlog")
 	if err != nil {
@@ -313,7 +314,7 @@ func command(ctx context.Context, args ...string) ([]byte, error) {
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
 	if err != nil {
-		return nil, fmt.Errorf("meshlog %s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(stderr.String()))
+		return out, fmt.Errorf("meshlog %s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(stderr.String()))
 	}
 	return out, nil
 }
