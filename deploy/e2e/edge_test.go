@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"crypto/rand"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -45,10 +47,23 @@ func hostName(i int) string { return fmt.Sprintf("host-%d.test", i) }
 // while requests flow (KEY-11). Then everything dies but Envoy, the directory is gone,
 // and a proxy that starts cold has all keys from the sealed files (KEY-9, T-3).
 func TestEdge(t *testing.T) {
+	t.Run("at once", func(t *testing.T) { testEdge(t, "") })
+	// SDS-12: the same when the proxy asks for a certificate when it first needs it.
+	t.Run("on demand", func(t *testing.T) {
+		testEdge(t, `---
+apiVersion: meshlog.dev/v1
+kind: MeshPolicy
+metadata: {name: default}
+spec: {gatewayCertificates: onDemand}
+`)
+	})
+}
+
+func testEdge(t *testing.T, policy string) {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	t.Cleanup(cancel)
 	e := &edge{T: t, ctx: ctx, certificates: filepath.Join(t.TempDir(), "certificates"), ca: certtest.NewCA("edge")}
-	flags := e.configure()
+	flags := e.configure(policy)
 	e.start(flags)
 	first := e.proxy("edge-1")
 
@@ -57,6 +72,7 @@ func TestEdge(t *testing.T) {
 		e.answers(first, i, "v1")
 	}
 	t.Logf("%d hosts answer %s after their proxy was ready", edgeHosts-2, time.Since(began).Round(time.Millisecond))
+	e.strangers(first)
 
 	// Rotation while requests flow.
 	load, err := rig.StartCalls(ctx, hostName(0), 4, func(ctx context.Context) (string, int, error) {
@@ -159,7 +175,7 @@ func (e *edge) write(path string, content []byte) {
 }
 
 // configure writes what the mesh reads, and returns its flags.
-func (e *edge) configure() []string {
+func (e *edge) configure(policy string) []string {
 	e.Helper()
 	dir := e.TempDir()
 	backend, err := rig.StartBackend("backend")
@@ -209,7 +225,7 @@ spec:
   ports: [{number: 80, name: http, protocol: HTTP}]
   resolution: STATIC
   endpoints: [{address: 127.0.0.1, ports: {http: %d}}]
-`, servers.String(), backend.Port))
+%s`, servers.String(), backend.Port, policy))
 	e.write(filepath.Join(dir, "secret.key"), []byte("the key of the HMACs of this test, 32 bytes and more\n"))
 	e.sealKey = filepath.Join(dir, "seal.key")
 	e.write(e.sealKey, []byte("0123456789abcdef0123456789abcdef"))
@@ -279,6 +295,39 @@ func (e *edge) call(ctx context.Context, p proxy, host int) (string, error) {
 		return "", fmt.Errorf("%s answers %s", hostName(host), resp.Status)
 	}
 	return resp.TLS.PeerCertificates[0].Subject.CommonName, nil
+}
+
+// strangers connects with 10,000 server names that no server has: each handshake is
+// reset, and the proxy asks for no secret because of it.
+func (e *edge) strangers(p proxy) {
+	e.Helper()
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			for range 10_000 / 8 {
+				d := tls.Dialer{Config: &tls.Config{ServerName: rand.Text() + ".test", InsecureSkipVerify: true}} //nolint:gosec // there is no certificate
+				if c, err := d.DialContext(e.ctx, "tcp", fmt.Sprintf("127.0.0.1:%d", p.port)); err == nil {
+					c.Close()
+					e.Errorf("a server answers to %s", d.Config.ServerName)
+				}
+			}
+		})
+	}
+	all.Wait()
+	var dump struct {
+		Configs []struct {
+			Active  []any `json:"dynamic_active_secrets"`
+			Warming []any `json:"dynamic_warming_secrets"`
+		}
+	}
+	e.must(p.ConfigDump(e.ctx, &dump))
+	secrets := 0
+	for _, c := range dump.Configs {
+		secrets += len(c.Active) + len(c.Warming)
+	}
+	if secrets < edgeHosts-2 || secrets > edgeHosts {
+		e.Errorf("the proxy has or waits for %d secrets, of %d hosts", secrets, edgeHosts)
+	}
 }
 
 // answers checks that a host answers with its certificate; those without one do not.

@@ -37,6 +37,7 @@ type settings struct {
 	trustDomains  []string // of the mesh: its own, and the aliases
 	// maxConnection limits connections to servers with TLS; 0: no limit.
 	maxConnection time.Duration
+	onDemand      bool // routers ask for certificates when a client needs one
 }
 
 // claim is the service that one object claims for one host. Immutable.

@@ -199,6 +199,13 @@ func (r *Reader) MaxConnectionDuration() time.Duration {
 	return r.pc.settings.maxConnection
 }
 
+// CertificatesOnDemand reports whether routers ask for a certificate of a Gateway when a
+// client first needs it, because the MeshPolicy says so (SDS-12).
+func (r *Reader) CertificatesOnDemand() bool {
+	r.note(Input{Kind: InputMesh})
+	return r.pc.settings.onDemand
+}
+
 // Gateway is a Gateway of networking.istio.io.
 type Gateway struct {
 	Key     ident.Key

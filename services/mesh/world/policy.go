@@ -33,6 +33,9 @@ type Policy struct {
 	// MaxConnectionDuration limits connections of clients to servers with TLS; 0: no
 	// limit (KEY-12).
 	MaxConnectionDuration time.Duration
+	// CertificatesOnDemand makes routers ask for a certificate of a Gateway when a client
+	// first needs it (SDS-12).
+	CertificatesOnDemand bool
 }
 
 // DefaultsSource is the source that `meshlog up` publishes for. Any other
@@ -84,6 +87,7 @@ func policyOf(m *configv1.MeshPolicy) Policy {
 	p.DomainSuffix = cmp.Or(m.GetDomainSuffix(), p.DomainSuffix)
 	p.SourceRules = m.GetSourceRules()
 	p.RawResources = slices.Clone(m.GetRawResources())
+	p.CertificatesOnDemand = m.GetGatewayCertificates() == "onDemand"
 	if d := m.GetMaxConnectionDuration(); d != nil {
 		p.MaxConnectionDuration = d.AsDuration()
 	}

@@ -243,8 +243,12 @@ type MeshPolicy struct {
 	// How long a client's connection to a server with TLS may last: a replaced key and
 	// a new policy do not end those that stand. Default 1h; 0s: no limit.
 	MaxConnectionDuration *durationpb.Duration `protobuf:"bytes,9,opt,name=max_connection_duration,json=maxConnectionDuration,proto3" json:"max_connection_duration,omitempty"`
-	unknownFields         protoimpl.UnknownFields
-	sizeCache             protoimpl.SizeCache
+	// When routers ask for the certificates of Gateways: onDemand, when a client first
+	// needs one; default: when they are given the Gateway. Many thousands of hosts cost a
+	// router less memory on demand, and its ports open before the certificates are there.
+	GatewayCertificates string `protobuf:"bytes,10,opt,name=gateway_certificates,json=gatewayCertificates,proto3" json:"gateway_certificates,omitempty"`
+	unknownFields       protoimpl.UnknownFields
+	sizeCache           protoimpl.SizeCache
 }
 
 func (x *MeshPolicy) Reset() {
@@ -331,6 +335,13 @@ func (x *MeshPolicy) GetMaxConnectionDuration() *durationpb.Duration {
 		return x.MaxConnectionDuration
 	}
 	return nil
+}
+
+func (x *MeshPolicy) GetGatewayCertificates() string {
+	if x != nil {
+		return x.GatewayCertificates
+	}
+	return ""
 }
 
 // SourceRule allows a source to publish objects. Its texts are globs, in which *
@@ -560,7 +571,7 @@ const file_meshlog_config_v1_config_proto_rawDesc = "" +
 	"\bLocality\x12\x16\n" +
 	"\x06region\x18\x01 \x01(\tR\x06region\x12\x12\n" +
 	"\x04zone\x18\x02 \x01(\tR\x04zone\x12\x19\n" +
-	"\bsub_zone\x18\x03 \x01(\tR\asubZone\"\xcb\x03\n" +
+	"\bsub_zone\x18\x03 \x01(\tR\asubZone\"\xfe\x03\n" +
 	"\n" +
 	"MeshPolicy\x12'\n" +
 	"\x0fsource_priority\x18\x01 \x03(\tR\x0esourcePriority\x12L\n" +
@@ -570,7 +581,9 @@ const file_meshlog_config_v1_config_proto_rawDesc = "" +
 	"\rdomain_suffix\x18\x05 \x01(\tR\fdomainSuffix\x12#\n" +
 	"\rraw_resources\x18\x06 \x03(\tR\frawResources\x12@\n" +
 	"\fsource_rules\x18\a \x03(\v2\x1d.meshlog.config.v1.SourceRuleR\vsourceRules\x12Q\n" +
-	"\x17max_connection_duration\x18\t \x01(\v2\x19.google.protobuf.DurationR\x15maxConnectionDurationJ\x04\b\b\x10\tR\n" +
+	"\x17max_connection_duration\x18\t \x01(\v2\x19.google.protobuf.DurationR\x15maxConnectionDuration\x121\n" +
+	"\x14gateway_certificates\x18\n" +
+	" \x01(\tR\x13gatewayCertificatesJ\x04\b\b\x10\tR\n" +
 	"unenforced\"\x8c\x01\n" +
 	"\n" +
 	"SourceRule\x12\x16\n" +

@@ -134,6 +134,8 @@ func MeshPolicy(m proto.Message) []problem.Diagnostic {
 		}
 	}
 	c.orZero(root.field("max_connection_duration"), p.GetMaxConnectionDuration())
+	when := p.GetGatewayCertificates()
+	c.errorIf(when != "" && when != "onDemand", root.field("gateway_certificates"), "write onDemand, or leave it out", "meshlog knows no %q", when)
 	required := map[string]bool{}
 	for i, r := range p.GetRequiredSources() {
 		at := root.field("required_sources").item(i)

@@ -27,6 +27,7 @@ type chooser struct {
 	port    *gateway.Port
 	from    proxy.Certificates   // of the router
 	alpn    bool                 // requests may offer another protocol than connections
+	demand  bool                 // the router asks for certificates when a client needs one
 	longest *durationpb.Duration // of a connection that a server decrypts; nil: for ever
 	owner   map[string]int       // the server of each host
 	taken   map[string]bool      // names, each with its addresses
@@ -38,8 +39,8 @@ type chooser struct {
 func newChooser(r *index.Reader, p *gateway.Port, from proxy.Certificates) *chooser {
 	c := &chooser{
 		mesh: r.Mesh(), domains: r.TrustDomains(), port: p, from: from, alpn: offers(r, from),
-		longest: limit(r.MaxConnectionDuration()),
-		owner:   map[string]int{}, taken: map[string]bool{},
+		demand: r.CertificatesOnDemand(), longest: limit(r.MaxConnectionDuration()),
+		owner: map[string]int{}, taken: map[string]bool{},
 	}
 	for i := range p.Servers {
 		s := &p.Servers[i]

@@ -39,15 +39,20 @@ func (c *chooser) context(s *gateway.Server) *tlsv3.DownstreamTlsContext {
 	if mode == networking.ServerTLSSettings_ISTIO_MUTUAL {
 		return c.meshContext(s)
 	}
-	names := secret.OfServer(s.Key.Namespace, s.TLS)
+	names := secret.OfServer(s.Key.Namespace, s.TLS, c.demand)
 	common := &tlsv3.CommonTlsContext{TlsParams: c.parameters(s.TLS)}
 	if s.Routes != "" {
 		common.AlpnProtocols = []string{"h2", "http/1.1"}
 	}
-	for _, name := range names.Pairs {
-		common.TlsCertificateSdsSecretConfigs = append(common.TlsCertificateSdsSecretConfigs, secret.Reference(name))
-	}
 	out := &tlsv3.DownstreamTlsContext{CommonTlsContext: common, RequireClientCertificate: wrapperspb.Bool(false)}
+	if names.OnDemand {
+		common.CustomTlsCertificateSelector = secret.Selector(names.Pairs[0])
+		resumeNothing(out) // Envoy refuses the listener otherwise (S21)
+	} else {
+		for _, name := range names.Pairs {
+			common.TlsCertificateSdsSecretConfigs = append(common.TlsCertificateSdsSecretConfigs, secret.Reference(name))
+		}
+	}
 	if !gateway.Verifies(s.TLS) {
 		return out
 	}

@@ -37,7 +37,7 @@ func Parts(r *index.Reader, class index.SDSClass) []piece.Part {
 		ports, _ := gateway.Ports(r, class.Gateways)
 		for _, p := range ports {
 			for _, s := range p.Servers {
-				c.server(s)
+				c.server(s, r.CertificatesOnDemand())
 			}
 		}
 	}
@@ -89,7 +89,7 @@ type collector struct {
 }
 
 // server adds the secrets of a Gateway's server.
-func (c *collector) server(s gateway.Server) {
+func (c *collector) server(s gateway.Server, onDemand bool) {
 	if s.TLS == nil || s.Closed {
 		return
 	}
@@ -98,12 +98,20 @@ func (c *collector) server(s gateway.Server) {
 		hosts[i] = h.Name
 	}
 	u := user{s.Key, s.Field + ".tls.", strings.Join(hosts, ", ")}
-	names := OfServer(s.Key.Namespace, s.TLS)
+	names := OfServer(s.Key.Namespace, s.TLS, onDemand)
 	for i, name := range names.Pairs {
 		c.add(u.at(pairField(s.TLS, i)), name)
 	}
 	if names.CA != "" {
 		c.add(u.at(caField(s.TLS)), names.CA)
+	}
+	if onDemand && len(names.Pairs) > 1 {
+		c.others = append(c.others, piece.Problem(problem.Diagnostic{
+			Severity: problem.Info, Code: "on-demand", Key: s.Key, Field: u.at(pairField(s.TLS, 0)).field,
+			Reason: "a server with several certificates asks for all of them at once, although the MeshPolicy says onDemand: on demand Envoy can have one",
+			Advice: "name one credential, if this server is to ask on demand",
+			Effect: "its certificates are asked for when a router is given the Gateway",
+		}))
 	}
 	if len(names.Pairs) > 1 {
 		c.others = append(c.others, algorithms{strings.Join(names.Pairs, "\n"), c.namespace, lines([]user{u.at(pairField(s.TLS, 0))})})

@@ -11,6 +11,7 @@
 //	configmap://NS/NAME                  the CAs in a ConfigMap
 //	file-cert:CERT~KEY                   files on the proxy
 //	file-root:CAS, file-root:CAS~CRL     files with CAs on the proxy; file-root:system: those of its system
+//	on-demand:kubernetes://NAME          the same certificate, when a client first needs it
 //	default, ROOTCA                      the certificate and the CAs of the mesh
 //	invalid://                           nothing: it is never answered
 //
@@ -25,7 +26,10 @@ import (
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	staticv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/cert_mappers/static_name/v3"
+	ondemandv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/cert_selectors/on_demand_secret/v3"
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 	networking "istio.io/api/networking/v1alpha3"
 
@@ -44,6 +48,7 @@ const (
 const (
 	objectScheme    = "kubernetes-gateway://"
 	besideScheme    = "kubernetes://"
+	demandScheme    = "on-demand:"
 	configMapScheme = "configmap://"
 	builtinScheme   = "builtin://"
 	certScheme      = "file-cert:"
@@ -64,6 +69,20 @@ func Reference(name string) *tlsv3.SdsSecretConfig {
 	source := piece.FromADS()
 	source.InitialFetchTimeout = durationpb.New(fetchTimeout)
 	return &tlsv3.SdsSecretConfig{Name: name, SdsConfig: source}
+}
+
+// Selector returns how a server asks for a certificate when a client first needs it
+// (SDS-12). No Listener or Cluster asks for the same name at once: Envoy would not ask
+// again (S21).
+func Selector(name string) *corev3.TypedExtensionConfig {
+	return extension("envoy.tls.certificate_selectors.on_demand_secret", &ondemandv3.Config{
+		ConfigSource:      Reference(name).GetSdsConfig(),
+		CertificateMapper: extension("envoy.tls.certificate_mappers.static_name", &staticv3.StaticName{Name: name}),
+	})
+}
+
+func extension(name string, m proto.Message) *corev3.TypedExtensionConfig {
+	return &corev3.TypedExtensionConfig{Name: name, TypedConfig: piece.Any(m)}
 }
 
 // MeshPair returns how a proxy asks for its certificate of the mesh, by its source of
@@ -109,13 +128,16 @@ func agentReference(name string) *tlsv3.SdsSecretConfig {
 type Names struct {
 	Pairs []string // certificates with their keys
 	CA    string   // the CAs by which it verifies the other side; empty: it does not
+	// OnDemand: the one certificate is asked for when a client first needs it.
+	OnDemand bool
 }
 
 // OfServer returns the secrets of a server that decrypts connections, of a Gateway in a
-// namespace (GW-13). Named credentials take precedence over files.
-func OfServer(namespace string, tls *networking.ServerTLSSettings) Names {
+// namespace (GW-13). Named credentials take precedence over files. On demand, one named
+// credential is asked for later (SDS-12); of several, Envoy has to have all at once.
+func OfServer(namespace string, tls *networking.ServerTLSSettings, onDemand bool) Names {
 	if tls.GetMode() == networking.ServerTLSSettings_ISTIO_MUTUAL {
-		return Names{[]string{Mesh}, Roots}
+		return Names{Pairs: []string{Mesh}, CA: Roots}
 	}
 	var n Names
 	var ca string // Invalid if there are none: then no client may pass (S16)
@@ -142,6 +164,9 @@ func OfServer(namespace string, tls *networking.ServerTLSSettings) Names {
 	}
 	if gateway.Verifies(tls) {
 		n.CA = ca
+	}
+	if onDemand && len(n.Pairs) == 1 && placeOf(n.Pairs[0], namespace).kind == secretPair {
+		n.Pairs[0], n.OnDemand = demandScheme+n.Pairs[0], true
 	}
 	return n
 }
@@ -262,6 +287,7 @@ const (
 
 // placeOf reads a name for clients in a namespace.
 func placeOf(name, namespace string) place {
+	name = strings.TrimPrefix(name, demandScheme)
 	rest, of := strings.CutPrefix(name, besideScheme)
 	object := rest
 	if !of {

@@ -258,13 +258,13 @@ func TestNames(t *testing.T) {
 		"file-cert:/a~/b":            {Pairs: []string{secret.Invalid}, CA: secret.Invalid},
 		"a-cacert":                   {Pairs: []string{secret.Invalid}, CA: "kubernetes://a-cacert"},
 	} {
-		got := secret.OfServer("ns", &networking.ServerTLSSettings{Mode: networking.ServerTLSSettings_MUTUAL, CredentialName: credentialName})
+		got := secret.OfServer("ns", &networking.ServerTLSSettings{Mode: networking.ServerTLSSettings_MUTUAL, CredentialName: credentialName}, false)
 		if !slices.Equal(got.Pairs, want.Pairs) || got.CA != want.CA {
 			t.Errorf("%s: got %+v, want %+v", credentialName, got, want)
 		}
 	}
 	for _, mode := range []networking.ServerTLSSettings_TLSmode{networking.ServerTLSSettings_MUTUAL, networking.ServerTLSSettings_OPTIONAL_MUTUAL} {
-		if got := secret.OfServer("ns", &networking.ServerTLSSettings{Mode: mode, ServerCertificate: "/c", PrivateKey: "/k"}); got.CA != secret.Invalid {
+		if got := secret.OfServer("ns", &networking.ServerTLSSettings{Mode: mode, ServerCertificate: "/c", PrivateKey: "/k"}, false); got.CA != secret.Invalid {
 			t.Errorf("%s without CAs asks for %q", mode, got.CA)
 		}
 	}
@@ -283,5 +283,24 @@ func TestInputs(t *testing.T) {
 	parts[1].Make(r)
 	if want := []index.Input{{Kind: index.InputSecret, A: "edge", B: "shop"}}; !slices.Equal(r.Inputs(), want) {
 		t.Errorf("got %v, want %v", r.Inputs(), want)
+	}
+}
+
+// SDS-12: on demand, a server asks for its one named credential under a name that no
+// Listener asks for at once. Of two certificates, or of files, Envoy has to have all.
+func TestOnDemand(t *testing.T) {
+	for name, tls := range map[string]*networking.ServerTLSSettings{
+		"on-demand:kubernetes://a":            {CredentialName: "a"},
+		"on-demand:kubernetes-gateway://ns/a": {CredentialName: "ns/a"},
+		"kubernetes://a, kubernetes://b":      {CredentialNames: []string{"a", "b"}},
+		"file-cert:/c~/k":                     {ServerCertificate: "/c", PrivateKey: "/k"},
+		secret.Mesh:                           {CredentialName: "builtin://"},
+		secret.Invalid:                        {CredentialName: "two/a"},
+	} {
+		tls.Mode = networking.ServerTLSSettings_SIMPLE
+		got := secret.OfServer("ns", tls, true)
+		if all := strings.Join(got.Pairs, ", "); all != name || got.OnDemand != strings.HasPrefix(name, "on-demand:") {
+			t.Errorf("on demand: %v: %+v, want %s", tls, got, name)
+		}
 	}
 }
