@@ -8,8 +8,8 @@ import (
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 )
 
-// meshALPN returns what the sidecar of a client offers in its handshakes.
-func meshALPN(tcp bool) []string {
+// MeshALPN returns what the sidecar of a client offers in its handshakes.
+func MeshALPN(tcp bool) []string {
 	if tcp {
 		return []string{"istio"}
 	}

@@ -145,7 +145,7 @@ type Destination struct {
 func (p *Proxy) Call(c Call) Outcome {
 	var o Outcome
 	if c.TLS && c.Identity != "" && c.ALPN == nil {
-		c.ALPN = meshALPN(c.TCP)
+		c.ALPN = MeshALPN(c.TCP)
 	}
 	l := p.listener(c)
 	if l == nil {
