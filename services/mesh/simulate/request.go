@@ -26,6 +26,11 @@ func (p *Proxy) http(m *hcmv3.HttpConnectionManager, c Call, policies *policies,
 	}
 	c.Path = path
 	c.Headers = withToken(c)
+	if forwarded(m, c, policies) {
+		policies.request.Unknown = append(policies.request.Unknown, clientCert)
+	} else if m.GetForwardClientCertDetails() != hcmv3.HttpConnectionManager_ALWAYS_FORWARD_ONLY {
+		delete(c.Headers, clientCert)
+	}
 	o.RouteConfiguration = routes.GetName()
 	host := strings.ToLower(c.Host)
 	if routes.GetIgnorePortInHostMatching() {
@@ -134,6 +139,19 @@ func remote(m *hcmv3.HttpConnectionManager, c Call) netip.Addr {
 		}
 	}
 	return c.From
+}
+
+// clientCert is the header in which proxies tell servers about the client's certificate.
+const clientCert = "x-forwarded-client-cert"
+
+// forwarded reports whether a manager writes the header about the client's certificate, or
+// passes one on. Otherwise it removes a header that a client sends.
+func forwarded(m *hcmv3.HttpConnectionManager, c Call, policies *policies) bool {
+	switch m.GetForwardClientCertDetails() {
+	case hcmv3.HttpConnectionManager_APPEND_FORWARD, hcmv3.HttpConnectionManager_SANITIZE_SET, hcmv3.HttpConnectionManager_FORWARD_ONLY:
+		return policies.request.TLS && c.Certificate != nil
+	}
+	return false
 }
 
 // withToken returns the headers of a request, with the one in which its token is. The

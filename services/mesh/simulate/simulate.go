@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"meshlog.dev/proto/ident"
+	"meshlog.dev/services/mesh/simulate/rbac"
 	"meshlog.dev/services/mesh/xds"
 )
 
@@ -83,12 +84,13 @@ type Call struct {
 	// TLS: the connection begins with a handshake. The fields below are of it.
 	TLS        bool
 	ServerName string
-	// ALPN are the protocols that the client offers. If it has an identity and offers
+	// ALPN are the protocols that the client offers. If it has a certificate and offers
 	// none, they are those that sidecars of the mesh offer.
 	ALPN []string
-	// Identity is the URI of the client's certificate, by a CA that the proxy accepts;
-	// empty: it shows none.
-	Identity string
+	// Certificate is the client's; nil: it has none. Untrusted: it is not by a CA that the
+	// proxy accepts, is not for clients, or has ended.
+	Certificate *rbac.Certificate
+	Untrusted   bool
 
 	// TCP: the proxy cannot see requests in the connection. The fields below are
 	// empty then.
@@ -144,7 +146,7 @@ type Destination struct {
 // Call follows a call.
 func (p *Proxy) Call(c Call) Outcome {
 	var o Outcome
-	if c.TLS && c.Identity != "" && c.ALPN == nil {
+	if c.TLS && c.Certificate != nil && c.ALPN == nil {
 		c.ALPN = MeshALPN(c.TCP)
 	}
 	l := p.listener(c)
@@ -159,7 +161,7 @@ func (p *Proxy) Call(c Call) Outcome {
 		return o
 	}
 	o.FilterChain = chain.GetName()
-	decrypted, refused, err := handshake(chain, c)
+	decrypted, refused, err := handshake(chain, &c)
 	if err != nil {
 		o.Unknown = err.Error()
 		return o

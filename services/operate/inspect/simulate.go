@@ -15,6 +15,7 @@ import (
 
 	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/mesh/simulate"
+	"meshlog.dev/services/mesh/simulate/rbac"
 	"meshlog.dev/services/mesh/spiffe"
 	"meshlog.dev/services/operate/command"
 )
@@ -142,13 +143,14 @@ func bindCall(f *pflag.FlagSet) *callFlags {
 // call returns the call that the arguments and flags describe.
 func (f *callFlags) call(method, target string) (c simulate.Call, err error) {
 	c = simulate.Call{
-		Inbound: *f.inbound, TLS: *f.tls || *f.from != "" || *f.sni != "", ServerName: *f.sni, ALPN: *f.alpn, Identity: *f.from,
+		Inbound: *f.inbound, TLS: *f.tls || *f.from != "" || *f.sni != "", ServerName: *f.sni, ALPN: *f.alpn,
 		Headers: map[string][]string{},
 	}
-	if c.Identity != "" {
-		if _, err := spiffe.Parse(c.Identity); err != nil {
+	if *f.from != "" {
+		if _, err := spiffe.Parse(*f.from); err != nil {
 			return c, command.Usage("--from: %w", err)
 		}
+		c.Certificate = rbac.CertificateOf(*f.from)
 	}
 	if err := destination(&c, method, target); err != nil {
 		return c, err

@@ -64,8 +64,8 @@ func (cs client) handshake(c simulate.Call, conn net.Conn) (net.Conn, error) {
 		return conn, nil
 	}
 	config := &tls.Config{InsecureSkipVerify: true, ServerName: c.ServerName, NextProtos: c.ALPN, MinVersion: tls.VersionTLS12} //nolint:gosec // the listener is ours
-	if c.Identity != "" {
-		config.Certificates = []tls.Certificate{cs.ca.Peer("caller", c.Identity).TLS()}
+	if c.Certificate != nil {
+		config.Certificates = []tls.Certificate{cs.ca.Peer("caller", c.Certificate.URIs...).TLS()}
 		if c.ALPN == nil {
 			config.NextProtos = simulate.MeshALPN(c.TCP)
 		}

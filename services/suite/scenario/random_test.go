@@ -10,6 +10,7 @@ import (
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 
 	"meshlog.dev/services/mesh/simulate"
+	"meshlog.dev/services/mesh/simulate/rbac"
 )
 
 // doors is a router's configuration: requests of clients with a certificate come by 443.
@@ -141,7 +142,7 @@ func (d drawer) call() simulate.Call {
 	}
 	if d.IntN(2) == 0 {
 		c.TLS, c.Port, c.ServerName = true, 443, "shop.example"
-		c.Identity = d.one("spiffe://cluster.local/ns/shop/sa/web", "spiffe://cluster.local/ns/shop/sa/web2", "spiffe://td/ns/a/sa/b", "spiffe://td/ns/evil/sa/x/ns/shop/sa/web")
+		c.Certificate = rbac.CertificateOf(d.one("spiffe://cluster.local/ns/shop/sa/web", "spiffe://cluster.local/ns/shop/sa/web2", "spiffe://td/ns/a/sa/b", "spiffe://td/ns/evil/sa/x/ns/shop/sa/web"))
 	}
 	if d.IntN(2) == 0 {
 		c.Token = &simulate.Token{Invalid: d.IntN(8) == 0, Claims: map[string]any{"iss": d.one("https://a.example", "https://a.example", "https://b.example"), "sub": d.one("ann", "bob")}}
