@@ -305,6 +305,12 @@ func TestModes(t *testing.T) {
 				expect(known, w, "http", "auto")
 			}
 			expect(known, meshes[1], "http2")
+			for _, port := range []string{"http", "auto", "tcp", "auto-tcp"} {
+				arrives, way := p.follows(port)
+				if secure := strings.Contains(way, clientIdentity); !arrives || secure != (mode != "DISABLE") {
+					t.Errorf("the simulated call to %s arrives: %v\n%s", port, arrives, way)
+				}
+			}
 			expect(arrives, meshes[0], "tcp", "first", "auto-tcp", "auto-first")
 			for _, w := range plainly {
 				expect(unknown, w, "http", "auto")
@@ -348,7 +354,8 @@ func TestModesUnderLoad(t *testing.T) {
 }
 
 // POL-4: policies of a workload decide by what a caller has proved, again and again on new
-// connections (S44), about requests and about connections.
+// connections (S44), about requests and about connections. The simulation from client to
+// server says the same (POL-16).
 func TestIdentitiesDecide(t *testing.T) {
 	p := newPeers(t)
 	outside := way{name: "plain", outside: true}
@@ -383,6 +390,9 @@ spec: {action: %s, rules: [{from: [{source: {%s}}]}]}
 						t.Errorf("%s %s: %s to %s: %s, may pass: %v", test.action, test.from, c.by.name, port, got, c.may)
 					}
 				}
+			}
+			if arrives, way := p.follows(port); arrives != test.client {
+				t.Errorf("%s %s: the simulated call to %s arrives: %v, want %v\n%s", test.action, test.from, port, arrives, test.client, way)
 			}
 		}
 	}

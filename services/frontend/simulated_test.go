@@ -1,6 +1,9 @@
 package frontend_test
 
 import (
+	"fmt"
+	"net/http"
+	"net/netip"
 	"strconv"
 	"strings"
 	"testing"
@@ -52,6 +55,29 @@ func (m *mesh) simulated(t *testing.T, of string) *simulate.Proxy {
 		t.Fatal(err)
 	}
 	return simulated
+}
+
+// follows reports whether, by simulation, a call of the client's sidecar arrives at web's
+// application, and describes its way.
+func (p *peers) follows(port string) (arrives bool, way string) {
+	p.Helper()
+	client, web := p.mesh.simulated(p.T, p.nodes["client"]), p.mesh.simulated(p.T, p.nodes["web"])
+	c := simulate.Call{Address: netip.MustParseAddr("127.0.0.1"), From: netip.MustParseAddr("127.0.0.3"), Port: uint32(p.listens[port])}
+	if c.TCP = peerPorts[port].speaks != "http"; !c.TCP {
+		c.Method, c.Host, c.Path, c.Headers = http.MethodGet, fmt.Sprintf("%s:%d", p.host, c.Port), "/", map[string][]string{}
+	}
+	o := client.Call(c)
+	way = strings.Join(o.Lines(), "\n")
+	if verdictOf(o) != "200" || len(o.To) != 1 || len(o.To[0].Endpoints) != 1 {
+		return false, way
+	}
+	at, err := client.Onward(o, o.To[0].Cluster, o.To[0].Endpoints[0], simulate.Peers{Client: clientIdentity, Server: webIdentity})
+	if err != nil {
+		return false, way + "\n" + err.Error()
+	}
+	o = web.Call(at)
+	way += fmt.Sprintf("\nat %s:%d, certificate %v:\n%s", at.Address, at.Port, at.Certificate, strings.Join(o.Lines(), "\n"))
+	return verdictOf(o) == "200", way
 }
 
 // callOf returns the call of a request as attackers write it, or false if it is no request

@@ -101,6 +101,11 @@ type Call struct {
 	Path    string
 	Headers map[string][]string // lines by lower-case name
 	Token   *Token              // nil: the request has none
+
+	// offers: a proxy sends the request, and offers by ALPN what the metadata of its cluster
+	// says. unknown are the lower-case names of headers that a proxy writes.
+	offers  bool
+	unknown []string
 }
 
 // Outcome is the way of a call. Names are empty if the call did not get that far.
@@ -131,6 +136,9 @@ type Outcome struct {
 	// Notes lists what else happens to the call: rewrites, timeouts, retries; and
 	// the features that this package does not know.
 	Notes []string `json:"notes,omitempty"`
+
+	sent   *Call  // what the proxy forwards to one of To
+	unsaid string // the part of sent that is not known
 }
 
 // Destination is a cluster that a call may go to.
@@ -226,15 +234,11 @@ func (p *Proxy) destination(cluster string, weight uint32) Destination {
 		d.Missing = true
 		return d
 	}
-	load := c.GetLoadAssignment()
-	switch c.GetType() {
-	case clusterv3.Cluster_EDS:
-		load = p.endpoints[cmp.Or(c.GetEdsClusterConfig().GetServiceName(), cluster)]
-	case clusterv3.Cluster_ORIGINAL_DST:
+	if c.GetType() == clusterv3.Cluster_ORIGINAL_DST {
 		d.Endpoints = []string{"original destination"}
 		return d
 	}
-	for _, loc := range load.GetEndpoints() {
+	for _, loc := range p.load(c).GetEndpoints() {
 		for _, e := range loc.GetLbEndpoints() {
 			d.Endpoints = append(d.Endpoints, describe(e))
 		}

@@ -257,7 +257,7 @@ func (r *router) start(t testing.TB, b *bootstrapv3.Bootstrap) (admin string) {
 // findPorts reads the listeners' ports from the admin interface.
 func (r *router) findPorts(t testing.TB, admin string) {
 	t.Helper()
-	resp, err := http.Get("http://" + admin + "/listeners?format=json") //nolint:gosec,noctx // our Envoy's
+	resp, err := http.DefaultClient.Get("http://" + admin + "/listeners?format=json")
 	if err != nil {
 		t.Fatal(err)
 	}
