@@ -8,12 +8,14 @@ import (
 	"testing/synctest"
 	"time"
 
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/frontend"
 	. "meshlog.dev/services/mesh/meshtest"
+	"meshlog.dev/services/mesh/proxy"
 )
 
 // A frontend keeps resources for a limited number of classes. Those without clients
@@ -61,6 +63,43 @@ func TestClassLimit(t *testing.T) {
 			t.Errorf("after the other proxies have left: %v", err)
 		}
 	})
+}
+
+// A client that lists its extensions, and not the matcher of verified certificates, gets
+// rules without it; one that lists it, or lists none, gets them with it (POL-4).
+func TestExtensionsOfClients(t *testing.T) {
+	mesh := newMesh(t)
+	mesh.Publish(YAML(t, `
+apiVersion: networking.istio.io/v1
+kind: Gateway
+metadata: {name: gw, namespace: istio-system}
+spec: {servers: [{port: {number: 8080, name: http, protocol: HTTP}, hosts: ["*"]}]}
+---
+apiVersion: security.istio.io/v1
+kind: AuthorizationPolicy
+metadata: {name: clients, namespace: istio-system}
+spec: {rules: [{from: [{source: {principals: [cluster.local/ns/shop/sa/client]}}]}]}
+`)...)
+	f := start(t, "f1", mesh)
+	const slot = "meshlog.authz.allow"
+	for i, c := range []struct {
+		extensions []string
+		with       bool
+	}{
+		{nil, true},
+		{[]string{"envoy.filters.http.lua", "envoy.filters.http.rbac"}, false},
+		{[]string{"envoy.filters.http.lua", proxy.MTLSAuthenticated, "envoy.filters.http.rbac"}, true},
+	} {
+		n := node(fmt.Sprint("edge-", i), "edge")
+		for _, name := range c.extensions {
+			n.Extensions = append(n.Extensions, &corev3.Extension{Name: name, Category: "x"})
+		}
+		e := f.connect(n)
+		e.ask(ident.ECDS, slot)
+		if text := e.receive().String(); strings.Contains(text, proxy.MTLSAuthenticated) != c.with || !strings.Contains(text, "spiffe://cluster.local/ns/shop/sa/client") {
+			t.Errorf("a client with the extensions %q gets %s", c.extensions, text)
+		}
+	}
 }
 
 // The clients behind one address have a tenth of the classes at most, so that new

@@ -35,7 +35,8 @@ type peers struct {
 	host    string         // of the requests of clients
 	ports   string         // of web's ServiceEntry, and of its endpoint
 	target  string
-	xds     int // where the frontend listens
+	xds     int               // where the frontend listens
+	nodes   map[string]string // of the sidecars, in YAML
 }
 
 // The ports of web: their protocols as the service names them, and what web speaks there.
@@ -54,7 +55,7 @@ const webIdentity, clientIdentity = "spiffe://cluster.local/ns/shop/sa/web", "sp
 
 func newPeers(t *testing.T) *peers {
 	t.Helper()
-	p := &peers{T: t, mesh: newMesh(t), host: "web.example", servers: certtest.NewCA("mesh"), listens: map[string]int{}, targets: map[string]int{}}
+	p := &peers{T: t, mesh: newMesh(t), host: "web.example", servers: certtest.NewCA("mesh"), listens: map[string]int{}, targets: map[string]int{}, nodes: map[string]string{}}
 	dir := t.TempDir()
 	p.dir = dir
 	roots := certtest.WriteFile(t, dir, "roots.pem", p.servers.PEM())
@@ -89,10 +90,10 @@ spec:
 		{"web", "shop", "127.0.0.2", webIdentity}, {"client", "client", "127.0.0.3", clientIdentity},
 	} {
 		cert, key := p.servers.Peer(w.name, w.identity).Write(t, dir, w.name)
-		runEnvoy(t, strings.Replace(fmt.Sprintf(staticClusters, "DELTA_GRPC", "  cds_config: {ads: {}, resource_api_version: V3}\n", xds),
-			"{id: static, cluster: static}", fmt.Sprintf(
-				"{id: sidecar~%s~%s-1.%s~%[3]s.svc.cluster.local, cluster: %[2]s, metadata: {INTERCEPTION_MODE: NONE, INSTANCE_IPS: %[1]s, LABELS: {app: %[2]s}, TLS_SERVER_CERT_CHAIN: %[4]s, TLS_SERVER_KEY: %[5]s, TLS_SERVER_ROOT_CERT: %[6]s}}",
-				w.ip, w.name, w.namespace, cert, key, roots), 1))
+		p.nodes[w.name] = fmt.Sprintf(
+			"{id: sidecar~%s~%s-1.%s~%[3]s.svc.cluster.local, cluster: %[2]s, metadata: {INTERCEPTION_MODE: NONE, INSTANCE_IPS: %[1]s, LABELS: {app: %[2]s}, TLS_SERVER_CERT_CHAIN: %[4]s, TLS_SERVER_KEY: %[5]s, TLS_SERVER_ROOT_CERT: %[6]s}}",
+			w.ip, w.name, w.namespace, cert, key, roots)
+		runEnvoy(t, strings.Replace(fmt.Sprintf(staticClusters, "DELTA_GRPC", "  cds_config: {ads: {}, resource_api_version: V3}\n", xds), "{id: static, cluster: static}", p.nodes[w.name], 1))
 	}
 	p.applied(v)
 	return p
@@ -304,6 +305,12 @@ func TestModes(t *testing.T) {
 				expect(known, w, "http", "auto")
 			}
 			expect(known, meshes[1], "http2")
+			for _, port := range []string{"http", "auto", "tcp", "auto-tcp"} {
+				arrives, way := p.follows(port)
+				if secure := strings.Contains(way, clientIdentity); !arrives || secure != (mode != "DISABLE") {
+					t.Errorf("the simulated call to %s arrives: %v\n%s", port, arrives, way)
+				}
+			}
 			expect(arrives, meshes[0], "tcp", "first", "auto-tcp", "auto-first")
 			for _, w := range plainly {
 				expect(unknown, w, "http", "auto")
@@ -347,7 +354,8 @@ func TestModesUnderLoad(t *testing.T) {
 }
 
 // POL-4: policies of a workload decide by what a caller has proved, again and again on new
-// connections (S44), about requests and about connections.
+// connections (S44), about requests and about connections. The simulation from client to
+// server says the same (POL-16).
 func TestIdentitiesDecide(t *testing.T) {
 	p := newPeers(t)
 	outside := way{name: "plain", outside: true}
@@ -382,6 +390,9 @@ spec: {action: %s, rules: [{from: [{source: {%s}}]}]}
 						t.Errorf("%s %s: %s to %s: %s, may pass: %v", test.action, test.from, c.by.name, port, got, c.may)
 					}
 				}
+			}
+			if arrives, way := p.follows(port); arrives != test.client {
+				t.Errorf("%s %s: the simulated call to %s arrives: %v, want %v\n%s", test.action, test.from, port, arrives, test.client, way)
 			}
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"crypto/x509/pkix"
 	"fmt"
 	"net"
+	"net/netip"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -15,6 +16,8 @@ import (
 	"meshlog.dev/deploy/testkit/certtest"
 	"meshlog.dev/deploy/testkit/program"
 	"meshlog.dev/services/mesh/meshtest"
+	"meshlog.dev/services/mesh/simulate"
+	"meshlog.dev/services/mesh/simulate/rbac"
 )
 
 const evilIdentity = "spiffe://cluster.local/ns/evil/sa/evil"
@@ -40,7 +43,8 @@ spec: {action: %s, rules: [{from: [{source: {%s}}]}]}
 
 // An attacker has a certificate of another form than the mesh's CA signs. It opens no
 // port as the client whose name is in it, and gets past no DENY of its own identity
-// (MTLS-6, POL-4, POL-5, S27). The first two rows are the same calls without an attack.
+// (MTLS-6, POL-4, POL-5, S27), and the simulation says the same (POL-16). The first two rows
+// are the same calls without an attack.
 func TestAttackPeerCertificates(t *testing.T) {
 	p := newPeers(t)
 	forged := func(change func(*x509.Certificate), uris ...string) certtest.Pair {
@@ -55,43 +59,70 @@ func TestAttackPeerCertificates(t *testing.T) {
 		// passes says what web takes: without a policy, with ALLOW of the client's
 		// identity, with DENY of the evil one.
 		passes [3]bool
+		// untrusted: web's CAs do not stand for the certificate.
+		untrusted bool
 	}
 	all := []certificate{
-		{"the client", forged(nil, clientIdentity), [3]bool{true, true, true}},
-		{"evil", forged(nil, evilIdentity), [3]bool{true, false, false}},
-		{"DNS = id", forged(func(c *x509.Certificate) { c.DNSNames = []string{clientIdentity} }, evilIdentity), [3]bool{true, false, false}},
-		{"CN = id", forged(func(c *x509.Certificate) { c.Subject = pkix.Name{CommonName: clientIdentity} }, evilIdentity), [3]bool{true, false, false}},
-		{"DNS = id, no URI", forged(func(c *x509.Certificate) { c.DNSNames = []string{clientIdentity} }), [3]bool{}},
-		{"CN = id, no URI", forged(func(c *x509.Certificate) { c.Subject = pkix.Name{CommonName: clientIdentity} }), [3]bool{}},
-		{"id in a longer path", forged(nil, "spiffe://cluster.local/ns/evil/sa/x/ns/client/sa/client"), [3]bool{true, false, true}},
-		{"other trust domain", forged(nil, "spiffe://other.example/ns/client/sa/client"), [3]bool{}},
-		{"a trust domain that begins alike", forged(nil, "spiffe://cluster.local.evil/ns/client/sa/client"), [3]bool{}},
-		{"ended", forged(ends(-time.Minute), clientIdentity), [3]bool{}},
-		{"of tomorrow", forged(func(c *x509.Certificate) { c.NotBefore = time.Now().Add(time.Hour) }, clientIdentity), [3]bool{}},
-		{"a server's only", forged(func(c *x509.Certificate) { c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth} }, clientIdentity), [3]bool{}},
-		{"of another CA", certtest.NewCA("mesh").Peer("x", clientIdentity), [3]bool{}},
-		{"two URIs", forged(nil, evilIdentity, clientIdentity), [3]bool{true, true, false}},
-		{"CA bit", forged(func(c *x509.Certificate) { c.IsCA, c.BasicConstraintsValid = true, true }, evilIdentity), [3]bool{true, false, false}},
-		{"no key usage", forged(func(c *x509.Certificate) { c.KeyUsage = 0 }, evilIdentity), [3]bool{true, false, false}},
+		{"the client", forged(nil, clientIdentity), [3]bool{true, true, true}, false},
+		{"evil", forged(nil, evilIdentity), [3]bool{true, false, false}, false},
+		{"DNS = id", forged(func(c *x509.Certificate) { c.DNSNames = []string{clientIdentity} }, evilIdentity), [3]bool{true, false, false}, false},
+		{"CN = id", forged(func(c *x509.Certificate) { c.Subject = pkix.Name{CommonName: clientIdentity} }, evilIdentity), [3]bool{true, false, false}, false},
+		{"DNS = id, no URI", forged(func(c *x509.Certificate) { c.DNSNames = []string{clientIdentity} }), [3]bool{}, false},
+		{"CN = id, no URI", forged(func(c *x509.Certificate) { c.Subject = pkix.Name{CommonName: clientIdentity} }), [3]bool{}, false},
+		{"id in a longer path", forged(nil, "spiffe://cluster.local/ns/evil/sa/x/ns/client/sa/client"), [3]bool{true, false, true}, false},
+		{"other trust domain", forged(nil, "spiffe://other.example/ns/client/sa/client"), [3]bool{}, false},
+		{"a trust domain that begins alike", forged(nil, "spiffe://cluster.local.evil/ns/client/sa/client"), [3]bool{}, false},
+		{"ended", forged(ends(-time.Minute), clientIdentity), [3]bool{}, true},
+		{"of tomorrow", forged(func(c *x509.Certificate) { c.NotBefore = time.Now().Add(time.Hour) }, clientIdentity), [3]bool{}, true},
+		{"a server's only", forged(func(c *x509.Certificate) { c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth} }, clientIdentity), [3]bool{}, true},
+		{"of another CA", certtest.NewCA("mesh").Peer("x", clientIdentity), [3]bool{}, true},
+		{"two URIs", forged(nil, evilIdentity, clientIdentity), [3]bool{true, true, false}, false},
+		{"CA bit", forged(func(c *x509.Certificate) { c.IsCA, c.BasicConstraintsValid = true, true }, evilIdentity), [3]bool{true, false, false}, false},
+		{"no key usage", forged(func(c *x509.Certificate) { c.KeyUsage = 0 }, evilIdentity), [3]bool{true, false, false}, false},
 	}
 	allow, deny := p.policy("ALLOW", `principals: ["cluster.local/ns/client/sa/client"]`), p.policy("DENY", `principals: ["cluster.local/ns/evil/sa/evil"]`)
 	for _, mode := range []string{"STRICT", "PERMISSIVE"} {
 		p.mode(mode)
 		for i, change := range []meshtest.Change{allow.Gone(), allow, deny} {
 			p.applied(p.mesh.Publish(change))
+			simulated := p.mesh.simulated(t, p.nodes["web"])
 			for _, c := range all {
 				for _, port := range []string{"http", "tcp", "auto", "auto-tcp"} {
 					got, err := p.call(way{outside: true, tls: showing(c.pair)}, port)
 					if (err == nil) != c.passes[i] {
 						t.Errorf("%s, policy %d: %s to %s: %q, %v; want it to pass: %v", mode, i, c.name, port, got, err, c.passes[i])
 					}
-					if strings.Contains(got, "URI="+clientIdentity) && c.name != "the client" && c.name != "two URIs" {
-						t.Errorf("%s to %s has the URI of the client for web: %s", c.name, port, got)
+					if o := simulated.Call(p.shown(c.pair, c.untrusted, port)); o.Unknown != "" || (!o.Refused && !o.Closed) != c.passes[i] {
+						t.Errorf("%s, policy %d: simulated %s to %s, want it to pass: %v\n%s", mode, i, c.name, port, c.passes[i], strings.Join(o.Lines(), "\n"))
+					}
+					if strings.Contains(got, clientIdentity) && c.name != "the client" && c.name != "two URIs" || strings.Contains(got, "DNS=") || strings.Contains(got, "Subject=") {
+						t.Errorf("%s to %s: web is told other names than the URI of the client (MTLS-10): %s", c.name, port, got)
 					}
 				}
 			}
 		}
 	}
+}
+
+// shown returns the call for a port of web by a client that shows a certificate.
+func (p *peers) shown(pair certtest.Pair, untrusted bool, port string) simulate.Call {
+	p.Helper()
+	leaf, err := x509.ParseCertificate(pair.TLS().Certificate[0])
+	if err != nil {
+		p.Fatal(err)
+	}
+	c := simulate.Call{
+		Inbound: true, Address: netip.MustParseAddr("127.0.0.2"), Port: uint32(p.targets[port]), From: netip.MustParseAddr("127.0.0.1"),
+		TLS: true, ALPN: []string{"istio"}, Untrusted: untrusted,
+		Certificate: &rbac.Certificate{DNSNames: leaf.DNSNames, Subject: leaf.Subject.String()},
+	}
+	for _, uri := range leaf.URIs {
+		c.Certificate.URIs = append(c.Certificate.URIs, uri.String())
+	}
+	if c.TCP = peerPorts[port].speaks != "http"; !c.TCP {
+		c.Method, c.Host, c.Path, c.Headers = "GET", p.host, "/", map[string][]string{}
+	}
+	return c
 }
 
 // resuming returns a way with tickets, and how many of its connections have resumed a

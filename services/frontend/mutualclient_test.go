@@ -50,6 +50,9 @@ func TestOtherAccount(t *testing.T) {
 			if got := p.outcome(way{}, port); got != closed {
 				t.Errorf("a server with another account: %s", got)
 			}
+			if arrives, way := p.follows(port); arrives || !strings.Contains(way, "refuses the certificate of "+webIdentity) {
+				t.Errorf("the simulated call to a server with another account arrives: %v\n%s", arrives, way)
+			}
 			p.entry("right", port, "["+p.at(port, "serviceAccount: web")+"]")
 			if got := p.outcome(way{}, port); got != as && got != arrives {
 				t.Errorf("a server with the account: %s", got)

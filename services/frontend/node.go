@@ -64,12 +64,14 @@ func wholeRunes(b []byte) []byte {
 	return b
 }
 
-// Fields of a Node. The others are not decoded: Envoy lists all of its extensions,
-// 55 KB.
+// Fields of a Node. The others are not decoded. Envoy lists all of its extensions, 55 KB, of
+// which only one counts.
 const (
 	nodeID, nodeCluster, nodeMetadata, nodeLocality = 1, 2, 3, 4
 
-	nodeUserAgent, nodeUserAgentVersion, nodeUserAgentBuild = 6, 7, 8
+	nodeUserAgent, nodeUserAgentVersion, nodeUserAgentBuild, nodeExtensions = 6, 7, 8, 9
+
+	extensionName = 1
 )
 
 // readNode reads the node of a first request. Proxies with equal metadata share
@@ -121,6 +123,13 @@ func readNode(b []byte, all *metadataTable, of *holder) (*proxy.Proxy, *metadata
 			if len(value) <= maxMetadata && unmarshal(value, build) == nil {
 				node.UserAgentVersionType = &corev3.Node_UserAgentBuildVersion{UserAgentBuildVersion: &corev3.BuildVersion{Version: build.GetVersion()}}
 			}
+		}
+		if field == nodeExtensions {
+			each(value, extensionName, func(name []byte) {
+				if of := (&corev3.Extension{Name: string(name)}); len(node.GetExtensions()) == 0 || of.GetName() == proxy.MTLSAuthenticated {
+					node.Extensions = []*corev3.Extension{of}
+				}
+			})
 		}
 		if err != nil {
 			return nil, nil, err

@@ -57,22 +57,37 @@ var requestAttacks = []requestAttack{
 		{"GET /|x-role: admin", "200"}, {"GET /", "403"}, {"GET /|x-role: Admin", "403"}, {"GET /|x-role: user", "403"}, {"GET /|x-role: user,admin", "403"},
 		{"GET /|x-role: user|x-role: admin", "200"}, // POL-8: each line is matched alone
 	}},
+	{"a forged certificate", `{rules: [{when: [{key: "request.headers[x-forwarded-client-cert]", values: ["*"]}]}, {to: [{operation: {paths: [/open]}}]}]}`, [][2]string{
+		{"GET /open", "200"}, {"GET /", "403"}, {"GET /|x-forwarded-client-cert: URI=spiffe://cluster.local/ns/client/sa/client", "403"},
+		{"GET /|X-Forwarded-Client-Cert: By=a;URI=spiffe://cluster.local/ns/client/sa/client", "403"},
+	}},
 	{"a second request in the first", `{rules: [{to: [{operation: {paths: [/public]}}]}]}`, [][2]string{
 		{"POST /public", "200"}, {"POST /public|Transfer-Encoding: chunked", "400"}, {"POST /public|Content-Length: 5", "400"}, {"GET /admin", "403"},
 	}},
 }
 
 // Requests as attackers write them, to a real Envoy that a frontend serves, as a router
-// (POL-6, POL-7, POL-8). The requests of each table that pass are those that the others
+// (POL-6, POL-7, POL-8), and by simulation with the same answer (POL-16), but for texts that
+// are no requests of HTTP. The requests of each table that pass are those that the others
 // change.
 func TestAttackRequests(t *testing.T) {
 	g := newGuarded(t, true, 1)
-	address := g.conns[0].RemoteAddr().String()
+	remote := g.conns[0].RemoteAddr().(*net.TCPAddr).AddrPort()
+	address := remote.String()
 	for _, a := range requestAttacks {
 		t.Run(a.name, func(t *testing.T) {
 			g.T = t
 			g.publish(meshtest.YAML(t, "{apiVersion: security.istio.io/v1, kind: AuthorizationPolicy, metadata: {name: p, namespace: istio-system}, spec: "+a.spec+"}")...)
+			simulated := g.mesh.simulated(t, "{id: static, cluster: static}")
 			for _, r := range a.requests {
+				c, ok := callOf(r[0])
+				c.Address, c.Port, c.From = remote.Addr(), uint32(remote.Port()), remote.Addr()
+				if o := simulated.Call(c); ok && verdictOf(o) != r[1] {
+					t.Errorf("%s: the simulation says %s, want %s\n%s", r[0], verdictOf(o), r[1], strings.Join(o.Lines(), "\n"))
+				}
+				if !ok && r[1] != "400" {
+					t.Errorf("%s is not simulated", r[0])
+				}
 				if status, err := sendRaw(address, r[0]); err != nil || strconv.Itoa(status) != r[1] {
 					t.Errorf("%s: %d, %v; want %s", r[0], status, err, r[1])
 				}

@@ -106,8 +106,10 @@ type LDSClass struct {
 	// Policies are the selectors of AuthorizationPolicies that matched, which also hold
 	// for connections without requests (POL-3): keys of Reader.Policies.
 	Policies SelectorSet `json:",omitempty"`
-	Raw      SelectorSet
-	Release  string
+	// PrincipalNames as in ECDSClass, set only with Policies.
+	PrincipalNames bool `json:",omitempty"`
+	Raw            SelectorSet
+	Release        string
 }
 
 // RDSClass holds what RouteConfigurations depend on.
@@ -158,7 +160,10 @@ type ECDSClass struct {
 	// Services is the scope in which the proxy finds the authorizers of CUSTOM policies;
 	// empty without such a policy too.
 	Services string `json:",omitempty"`
-	Release  string
+	// PrincipalNames: the proxy does not have the matcher of verified certificates
+	// (proxy.MTLSAuthenticated), so rules use the one for names of principals (POL-4).
+	PrincipalNames bool `json:",omitempty"`
+	Release        string
 }
 
 // NDSClass holds what the names that an agent answers by DNS depend on (NDS-1). Its zero

@@ -103,6 +103,7 @@ func (c *ProxyClass) setPolicies(pc *PushContext, p *proxy.Proxy, client Client)
 	}
 	all, authorization := pc.policies.selected(pc.settings, p)
 	c.ECDS, c.LDS.Policies = pc.policiesIn(client, p.Namespace, all), authorization
+	c.ECDS.PrincipalNames, c.LDS.PrincipalNames = p.PrincipalNames && all != "", p.PrincipalNames && authorization != ""
 }
 
 // policiesIn returns the class of policies of clients in a namespace. Those that none

@@ -3,7 +3,9 @@ package index
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -11,6 +13,7 @@ import (
 	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	"google.golang.org/protobuf/proto"
 
 	"meshlog.dev/proto/ident"
@@ -38,6 +41,12 @@ type RawResource struct {
 	Name     string // Envoy's name of it
 	Selector *Selector
 	Value    []byte // as on the log; must not be changed
+	// Own: it reaches only the proxies of its own namespace. It replaces no listener of a
+	// Gateway, in which policies and TLS of the mesh's operators decide (POL-17).
+	Own bool
+	// touches says which policies or TLS of generated listeners it takes the place of; "":
+	// none.
+	touches string
 }
 
 type (
@@ -97,7 +106,75 @@ func (s *settings) newRawResource(o world.Object) (*RawResource, error) {
 	if err != nil {
 		return nil, fmt.Errorf("nodes: %w", err)
 	}
-	return &RawResource{o.Key, o.Created, t, name, selector, spec.GetResource().GetValue()}, nil
+	r := &RawResource{
+		Key: o.Key, Created: o.Created, Type: t, Name: name, Selector: selector, Value: spec.GetResource().GetValue(),
+		Own: s.reach(o.Key.Namespace) != "", touches: touched(message),
+	}
+	if r.Own && r.touches != "" {
+		return nil, touchError(r.touches)
+	}
+	return r, nil
+}
+
+// touchError says what a resource would touch whose namespace may not (POL-17).
+type touchError string
+
+func (e touchError) Error() string {
+	return string(e) + ", which only raw resources of the root namespace and of those in rawResources of the MeshPolicy may do"
+}
+
+// touched says which policies or TLS of generated listeners a Listener takes the place of:
+// those of a sidecar's inbound listeners, of which every one decides about callers, and the
+// slots of policies, wherever they are. It returns "" if there are none.
+func touched(m proto.Message) string {
+	l, ok := m.(*listenerv3.Listener)
+	if !ok {
+		return ""
+	}
+	if name := l.GetName(); name == "virtualInbound" || strings.HasPrefix(name, "inbound_") {
+		return "it replaces the listener " + name + ", in whose chains policies and mutual TLS decide"
+	}
+	for _, chain := range append(slices.Clone(l.GetFilterChains()), l.GetDefaultFilterChain()) {
+		for _, f := range chain.GetFilters() {
+			names := []string{f.GetName()}
+			manager := new(hcmv3.HttpConnectionManager)
+			if f.GetTypedConfig().MessageIs(manager) && f.GetTypedConfig().UnmarshalTo(manager) == nil {
+				for _, h := range manager.GetHttpFilters() {
+					names = append(names, h.GetName())
+				}
+			}
+			for _, name := range names {
+				if strings.HasPrefix(name, policySlots) {
+					return "its filter " + name + " has the name of a slot of policies"
+				}
+			}
+		}
+	}
+	return ""
+}
+
+// policySlots begins the names of the filters of policies.
+const policySlots = "meshlog.authz."
+
+// touching reports a resource that takes the place of policies or TLS, and one that would
+// if routers let it (POL-17).
+func (r *RawResource) touching() []problem.Diagnostic {
+	d := problem.Diagnostic{Severity: problem.Warning, Code: "touches-policies", Key: r.Key, Field: "spec.resource", Reason: r.touches}
+	address, port, _ := strings.Cut(r.Name, "_")
+	_, badAddress := netip.ParseAddr(address)
+	_, badPort := strconv.ParseUint(port, 10, 16)
+	switch {
+	case r.touches != "":
+		d.Advice = "write policies into AuthorizationPolicies, RequestAuthentications and PeerAuthentications, or see that the resource has all that they say"
+		d.Effect = "for the proxies that get it, it decides instead of policies"
+	case r.Type == ident.LDS && r.Own && badAddress == nil && badPort == nil:
+		d.Severity, d.Reason = problem.Info, "it has the name of a listener as Gateways make them"
+		d.Advice = "give it another name and port, or put it into a namespace in rawResources of the MeshPolicy"
+		d.Effect = "routers whose Gateway has that listener keep theirs, in which policies decide"
+	default:
+		return nil
+	}
+	return []problem.Diagnostic{d}
 }
 
 // unread reports a resource that newRawResource refused.
@@ -106,8 +183,12 @@ func unread(k ident.Key, err error) []problem.Diagnostic {
 		Severity: problem.Error, Code: "invalid", Key: k, Field: "spec.resource", Reason: err.Error(),
 		Advice: "correct the resource, which another build accepted", Effect: "it is not served",
 	}
-	if errors.Is(err, errNowhere) {
+	var touches touchError
+	switch {
+	case errors.Is(err, errNowhere):
 		d.Field, d.Advice = "metadata.namespace", "write a namespace"
+	case errors.As(err, &touches):
+		d.Severity, d.Code, d.Advice = problem.Warning, "touches-policies", "write policies, or add the namespace to rawResources of the MeshPolicy"
 	}
 	return []problem.Diagnostic{d}
 }

@@ -26,7 +26,7 @@ func (x rawIndex) next(t *transition, changes []change) rawIndex {
 			case err == nil:
 				names.Keep(r.nameKey(), r, after)
 				if after {
-					found = t.unreachable(r, o.Message.(*configv1.Resource).GetNodes())
+					found = append(t.unreachable(r, o.Message.(*configv1.Resource).GetNodes()), r.touching()...)
 				}
 			case after:
 				found = unread(c.Key, err)

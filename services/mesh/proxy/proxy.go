@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -55,10 +56,17 @@ type Proxy struct {
 	Identity Identity
 	// GRPC says that the client is a gRPC library, not an Envoy.
 	GRPC bool
+	// PrincipalNames: the client lists its extensions, and MTLSAuthenticated is not among
+	// them, so it takes no rule with that matcher.
+	PrincipalNames bool
 	// Delta says that the client uses incremental xDS. Its node does not contain
 	// that.
 	Delta bool
 }
+
+// MTLSAuthenticated is the extension of Envoy by which rules match a certificate that it has
+// verified (POL-4).
+const MTLSAuthenticated = "envoy.rbac.principals.mtls_authenticated"
 
 // Identity names the workload of a proxy, from a certificate in Istio's form.
 type Identity struct{ TrustDomain, Namespace, ServiceAccount string }
@@ -101,6 +109,9 @@ func New(node *corev3.Node) (*Proxy, error) {
 		},
 		UserAgent: userAgent(node),
 		GRPC:      strings.HasPrefix(node.GetUserAgentName(), "gRPC"),
+		PrincipalNames: len(node.GetExtensions()) > 0 && !slices.ContainsFunc(node.GetExtensions(), func(e *corev3.Extension) bool {
+			return e.GetName() == MTLSAuthenticated
+		}),
 	}
 	p.ClusterID = p.Text("CLUSTER_ID")
 	p.Domain = p.Text("DNS_DOMAIN")
@@ -211,6 +222,9 @@ func (p *Proxy) Node() *corev3.Node {
 	n := &corev3.Node{Id: p.ID, Cluster: p.Cluster, Metadata: p.Metadata}
 	if p.Locality != (Locality{}) {
 		n.Locality = &corev3.Locality{Region: p.Locality.Region, Zone: p.Locality.Zone, SubZone: p.Locality.SubZone}
+	}
+	if p.PrincipalNames {
+		n.Extensions = []*corev3.Extension{{Name: "envoy.filters.http.rbac"}} // a list without the matcher
 	}
 	name, version, _ := strings.Cut(p.UserAgent, " ")
 	n.UserAgentName = name

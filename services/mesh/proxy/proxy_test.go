@@ -60,6 +60,14 @@ func TestNew(t *testing.T) {
 			node: &corev3.Node{Id: "a~b~c.d~e"},
 			want: proxy.Proxy{ID: "a~b~c.d~e", Type: proxy.Router, Namespace: "default"},
 		},
+		"extensions with the matcher of certificates": {
+			node: &corev3.Node{Id: "edge-1", Extensions: []*corev3.Extension{{Name: "envoy.filters.http.rbac"}, {Name: proxy.MTLSAuthenticated}}},
+			want: proxy.Proxy{ID: "edge-1", Type: proxy.Router, Namespace: "default"},
+		},
+		"extensions without it": {
+			node: &corev3.Node{Id: "edge-1", Extensions: []*corev3.Extension{{Name: "envoy.filters.http.lua"}}},
+			want: proxy.Proxy{ID: "edge-1", Type: proxy.Router, Namespace: "default", PrincipalNames: true},
+		},
 		"gRPC": {
 			node: &corev3.Node{Id: "job-1", UserAgentName: "gRPC Go", UserAgentVersionType: &corev3.Node_UserAgentVersion{UserAgentVersion: "1.85.0"}},
 			want: proxy.Proxy{ID: "job-1", Type: proxy.Router, Namespace: "default", UserAgent: "gRPC Go 1.85.0", GRPC: true},

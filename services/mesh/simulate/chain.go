@@ -165,6 +165,7 @@ func (p *Proxy) filters(chain *listenerv3.FilterChain, c Call, decrypted bool, o
 			p.http(m, c, policies, o)
 			return
 		case *tcpv3.TcpProxy:
+			o.send(c, decrypted)
 			p.tcp(m, o)
 			return
 		default:

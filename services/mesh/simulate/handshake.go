@@ -8,8 +8,8 @@ import (
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 )
 
-// meshALPN returns what the sidecar of a client offers in its handshakes.
-func meshALPN(tcp bool) []string {
+// MeshALPN returns what the sidecar of a client offers in its handshakes.
+func MeshALPN(tcp bool) []string {
 	if tcp {
 		return []string{"istio"}
 	}
@@ -17,8 +17,9 @@ func meshALPN(tcp bool) []string {
 }
 
 // handshake reports whether a filter chain decrypts the connection, or why it refuses it.
-// It returns an error if it cannot tell.
-func handshake(chain *listenerv3.FilterChain, c Call) (decrypted bool, refused string, err error) {
+// It returns an error if it cannot tell. A certificate that the server does not ask for is
+// removed from the call.
+func handshake(chain *listenerv3.FilterChain, c *Call) (decrypted bool, refused string, err error) {
 	socket := chain.GetTransportSocket().GetTypedConfig()
 	var s tlsv3.DownstreamTlsContext
 	switch {
@@ -28,19 +29,28 @@ func handshake(chain *listenerv3.FilterChain, c Call) (decrypted bool, refused s
 		return false, "", fmt.Errorf("cannot simulate transport socket %s", chain.GetTransportSocket().GetName())
 	case !c.TLS:
 		return false, "the connection is not encrypted", nil
-	case c.Identity == "" && s.GetRequireClientCertificate().GetValue():
+	case c.Certificate == nil && s.GetRequireClientCertificate().GetValue():
 		return false, "the client shows no certificate", nil
 	}
 	validation := s.GetCommonTlsContext().GetCombinedValidationContext().GetDefaultValidationContext()
 	if validation == nil {
 		validation = s.GetCommonTlsContext().GetValidationContext()
 	}
+	if s.GetCommonTlsContext().GetValidationContextType() == nil {
+		c.Certificate = nil
+	}
 	accepted := validation.GetMatchTypedSubjectAltNames()
-	if c.Identity == "" || len(accepted) == 0 {
+	switch {
+	case c.Certificate == nil:
+		return true, "", nil
+	case c.Untrusted:
+		return false, "the client's certificate is not one that the proxy's CAs stand for", nil
+	case len(accepted) == 0:
 		return true, "", nil
 	}
 	if !slices.ContainsFunc(accepted, func(m *tlsv3.SubjectAltNameMatcher) bool {
-		return m.GetSanType() == tlsv3.SubjectAltNameMatcher_URI && matchString(m.GetMatcher(), c.Identity)
+		return m.GetSanType() == tlsv3.SubjectAltNameMatcher_URI &&
+			slices.ContainsFunc(c.Certificate.URIs, func(uri string) bool { return matchString(m.GetMatcher(), uri) })
 	}) {
 		return false, "the client's certificate is not of a trust domain that the proxy accepts", nil
 	}

@@ -11,6 +11,9 @@ import (
 // normalize rewrites a path as a manager does before it looks for policies and routes;
 // false: it answers the request with 400.
 func normalize(m *hcmv3.HttpConnectionManager, pathAndQuery string) (string, bool) {
+	if strings.Contains(pathAndQuery, "#") {
+		return "", false // Envoy refuses a fragment
+	}
 	path, query, found := strings.Cut(pathAndQuery, "?")
 	if found {
 		query = "?" + query

@@ -72,7 +72,7 @@ func ofConnection(c Call, decrypted bool, o *Outcome) *policies {
 		p.request.ServerName = strings.ToLower(c.ServerName)
 	}
 	if decrypted {
-		p.request.Identity = c.Identity
+		p.request.Certificate = c.Certificate
 	}
 	return p
 }

@@ -82,6 +82,40 @@ func TestFiltersOfPolicies(t *testing.T) {
 	}
 }
 
+// A token of which the call does not say the claims, such as one that an attacker writes into
+// a header, makes the outcome unknown, wherever a provider looks for tokens (POL-16).
+func TestTokensOfWhichNothingIsSaid(t *testing.T) {
+	filter := func(provider string) string {
+		return `{name: f, typed_config: {` + jwtType + `, providers: {p: {issuer: i, ` + provider + ` local_jwks: {inline_string: '{"keys": [{"kid": "a"}]}'}}}, rules: [{` + rest + `{requires_any: {requirements: [{provider_name: p}, {allow_missing: {}}]}}}]}}`
+	}
+	usual, own := filter(""), filter(`from_headers: [{name: x-token, value_prefix: "v "}], from_params: [t], from_cookies: [c],`)
+	said := &Token{Claims: map[string]any{"iss": "i"}}
+	for _, c := range []struct {
+		filter, path string
+		headers      map[string][]string
+		token        *Token
+		unknown      bool
+	}{
+		{usual, "/", nil, nil, false},
+		{usual, "/", nil, said, false},
+		{usual, "/", map[string][]string{"authorization": {"Bearer a.b."}}, nil, true},
+		{usual, "/", map[string][]string{"authorization": {"Bearer a.b."}}, said, true},
+		{usual, "/", map[string][]string{"authorization": {"bearer a.b."}}, nil, false}, // S26: no token, as far as Envoy knows
+		{usual, "/?access_token=a.b.", nil, nil, true},
+		{usual, "/?access_token=a.b.", nil, said, true},
+		{usual, "/?t=a.b.", map[string][]string{"x-token": {"v a.b."}}, nil, false},
+		{own, "/?t=a.b.", nil, nil, true},
+		{own, "/", map[string][]string{"x-token": {"v a.b."}}, nil, true},
+		{own, "/", map[string][]string{"x-token": {"a.b."}}, nil, false},
+		{own, "/", map[string][]string{"cookie": {"a=b; c=a.b."}}, nil, true},
+	} {
+		o := call(t, c.filter, nil, Call{Port: 80, Host: "a.example", Method: "GET", Path: c.path, Headers: c.headers, Token: c.token})
+		if (o.Unknown != "") != c.unknown || !c.unknown && o.Status != 200 {
+			t.Errorf("%s with %v, token %v: %v, want it to be unknown: %v", c.path, c.headers, c.token, o.Lines(), c.unknown)
+		}
+	}
+}
+
 // A slot has what was sent for it, or its default, and one without either, or of which a
 // route has settings of its own, makes the outcome unknown.
 func TestSlots(t *testing.T) {

@@ -3,6 +3,7 @@ package simulate
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
@@ -26,6 +27,12 @@ func (p *Proxy) http(m *hcmv3.HttpConnectionManager, c Call, policies *policies,
 	}
 	c.Path = path
 	c.Headers = withToken(c)
+	policies.request.Unknown = slices.Clone(c.unknown)
+	if forwarded(m, c, policies) {
+		policies.request.Unknown = append(policies.request.Unknown, clientCert)
+	} else if m.GetForwardClientCertDetails() != hcmv3.HttpConnectionManager_ALWAYS_FORWARD_ONLY {
+		delete(c.Headers, clientCert)
+	}
 	o.RouteConfiguration = routes.GetName()
 	host := strings.ToLower(c.Host)
 	if routes.GetIgnorePortInHostMatching() {
@@ -50,6 +57,9 @@ func (p *Proxy) http(m *hcmv3.HttpConnectionManager, c Call, policies *policies,
 		o.note("no route matches")
 		o.Status = 404
 	default:
+		if a := route.GetRoute(); a != nil {
+			o.sendRequest(m, a, route, vh, routes, c)
+		}
 		p.act(route, c, o)
 	}
 }
@@ -120,6 +130,9 @@ func (p *Proxy) filter(f *hcmv3.HttpFilter) (*anypb.Any, error) {
 
 // remote returns the address of the caller of a request. Proxies before may have named it.
 func remote(m *hcmv3.HttpConnectionManager, c Call) netip.Addr {
+	if slices.Contains(c.unknown, "x-forwarded-for") {
+		return netip.Addr{}
+	}
 	hops := int(m.GetXffNumTrustedHops())
 	if m.GetUseRemoteAddress().GetValue() {
 		if hops == 0 {
@@ -136,12 +149,28 @@ func remote(m *hcmv3.HttpConnectionManager, c Call) netip.Addr {
 	return c.From
 }
 
+// clientCert is the header in which proxies tell servers about the client's certificate.
+const clientCert = "x-forwarded-client-cert"
+
+// forwarded reports whether a manager writes the header about the client's certificate, or
+// passes one on. Otherwise it removes a header that a client sends.
+func forwarded(m *hcmv3.HttpConnectionManager, c Call, policies *policies) bool {
+	switch m.GetForwardClientCertDetails() {
+	case hcmv3.HttpConnectionManager_APPEND_FORWARD, hcmv3.HttpConnectionManager_SANITIZE_SET, hcmv3.HttpConnectionManager_FORWARD_ONLY:
+		return policies.request.TLS && c.Certificate != nil
+	}
+	return false
+}
+
+// tokenLine stands for the line of a header with Call.Token.
+const tokenLine = "Bearer token"
+
 // withToken returns the headers of a request, with the one in which its token is. The
 // filter that verifies tokens reads Call.Token instead, and changes these.
 func withToken(c Call) map[string][]string {
 	all := map[string][]string{}
 	if c.Token != nil {
-		all["authorization"] = []string{"Bearer token"}
+		all["authorization"] = []string{tokenLine}
 	}
 	for name, lines := range c.Headers {
 		all[strings.ToLower(name)] = lines

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"meshlog.dev/proto/ident"
+	"meshlog.dev/services/mesh/simulate/rbac"
 	"meshlog.dev/services/mesh/xds"
 )
 
@@ -83,12 +84,13 @@ type Call struct {
 	// TLS: the connection begins with a handshake. The fields below are of it.
 	TLS        bool
 	ServerName string
-	// ALPN are the protocols that the client offers. If it has an identity and offers
+	// ALPN are the protocols that the client offers. If it has a certificate and offers
 	// none, they are those that sidecars of the mesh offer.
 	ALPN []string
-	// Identity is the URI of the client's certificate, by a CA that the proxy accepts;
-	// empty: it shows none.
-	Identity string
+	// Certificate is the client's; nil: it has none. Untrusted: it is not by a CA that the
+	// proxy accepts, is not for clients, or has ended.
+	Certificate *rbac.Certificate
+	Untrusted   bool
 
 	// TCP: the proxy cannot see requests in the connection. The fields below are
 	// empty then.
@@ -99,6 +101,11 @@ type Call struct {
 	Path    string
 	Headers map[string][]string // lines by lower-case name
 	Token   *Token              // nil: the request has none
+
+	// offers: a proxy sends the request, and offers by ALPN what the metadata of its cluster
+	// says. unknown are the lower-case names of headers that a proxy writes.
+	offers  bool
+	unknown []string
 }
 
 // Outcome is the way of a call. Names are empty if the call did not get that far.
@@ -129,6 +136,9 @@ type Outcome struct {
 	// Notes lists what else happens to the call: rewrites, timeouts, retries; and
 	// the features that this package does not know.
 	Notes []string `json:"notes,omitempty"`
+
+	sent   *Call  // what the proxy forwards to one of To
+	unsaid string // the part of sent that is not known
 }
 
 // Destination is a cluster that a call may go to.
@@ -144,8 +154,8 @@ type Destination struct {
 // Call follows a call.
 func (p *Proxy) Call(c Call) Outcome {
 	var o Outcome
-	if c.TLS && c.Identity != "" && c.ALPN == nil {
-		c.ALPN = meshALPN(c.TCP)
+	if c.TLS && c.Certificate != nil && c.ALPN == nil {
+		c.ALPN = MeshALPN(c.TCP)
 	}
 	l := p.listener(c)
 	if l == nil {
@@ -159,7 +169,7 @@ func (p *Proxy) Call(c Call) Outcome {
 		return o
 	}
 	o.FilterChain = chain.GetName()
-	decrypted, refused, err := handshake(chain, c)
+	decrypted, refused, err := handshake(chain, &c)
 	if err != nil {
 		o.Unknown = err.Error()
 		return o
@@ -224,15 +234,11 @@ func (p *Proxy) destination(cluster string, weight uint32) Destination {
 		d.Missing = true
 		return d
 	}
-	load := c.GetLoadAssignment()
-	switch c.GetType() {
-	case clusterv3.Cluster_EDS:
-		load = p.endpoints[cmp.Or(c.GetEdsClusterConfig().GetServiceName(), cluster)]
-	case clusterv3.Cluster_ORIGINAL_DST:
+	if c.GetType() == clusterv3.Cluster_ORIGINAL_DST {
 		d.Endpoints = []string{"original destination"}
 		return d
 	}
-	for _, loc := range load.GetEndpoints() {
+	for _, loc := range p.load(c).GetEndpoints() {
 		for _, e := range loc.GetLbEndpoints() {
 			d.Endpoints = append(d.Endpoints, describe(e))
 		}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"net/url"
 	"slices"
 	"strings"
 
@@ -88,7 +89,11 @@ func (p *policies) requires(f *jwtv3.JwtAuthentication, r *jwtv3.JwtRequirement,
 	case nil:
 		return accepted, nil
 	case *jwtv3.JwtRequirement_ProviderName:
-		return p.provider(f.GetProviders()[t.ProviderName], c), nil
+		of := f.GetProviders()[t.ProviderName]
+		if place := unsaid(of, c); place != "" {
+			return refused, fmt.Errorf("the request has a token in %s of which the call does not say the claims", place)
+		}
+		return p.provider(of, c), nil
 	case *jwtv3.JwtRequirement_RequiresAll:
 		for _, r := range t.RequiresAll.GetRequirements() {
 			if v, err := p.requires(f, r, c); v != accepted || err != nil {
@@ -125,6 +130,35 @@ func (p *policies) requiresAny(f *jwtv3.JwtAuthentication, of []*jwtv3.JwtRequir
 		return accepted, nil
 	}
 	return worst, nil
+}
+
+// unsaid returns the place where a provider finds a token that is not Call.Token; "": there
+// is none.
+func unsaid(of *jwtv3.JwtProvider, c Call) string {
+	headers, params := of.GetFromHeaders(), of.GetFromParams()
+	if len(headers)+len(params)+len(of.GetFromCookies()) == 0 {
+		headers, params = []*jwtv3.JwtHeader{{Name: "Authorization", ValuePrefix: "Bearer "}}, []string{"access_token"}
+	}
+	for _, h := range headers {
+		for _, line := range c.lines(strings.ToLower(h.GetName())) {
+			if strings.Contains(line, h.GetValuePrefix()) && line != tokenLine {
+				return "the header " + h.GetName()
+			}
+		}
+	}
+	_, query, _ := strings.Cut(c.Path, "?")
+	values, err := url.ParseQuery(query)
+	for _, name := range params {
+		if err != nil || values.Has(name) {
+			return "the parameter " + name
+		}
+	}
+	for _, name := range of.GetFromCookies() {
+		if strings.Contains(strings.Join(c.lines("cookie"), ";"), name+"=") {
+			return "the cookie " + name
+		}
+	}
+	return ""
 }
 
 // provider says what a provider makes of the request's token.

@@ -30,7 +30,8 @@ type (
 )
 
 func testParts(r *index.Reader, class index.ProxyClass, t ident.ResourceType) []piece.Part {
-	parts := rawParts(r, t, class.Raw(t))
+	raw, own := rawParts(r, t, class.Raw(t))
+	parts := append(raw, own...)
 	if t != ident.RDS {
 		return parts
 	}

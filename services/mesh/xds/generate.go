@@ -38,7 +38,11 @@ func partsOf(r *index.Reader, class index.ProxyClass, t ident.ResourceType) []pi
 	case ident.NDS:
 		parts = nametable.Parts(r, class.NDS)
 	}
-	return slices.Insert(parts, 0, rawParts(r, t, class.Raw(t))...)
+	raw, own := rawParts(r, t, class.Raw(t))
+	if t == ident.LDS && class.LDS.Client == index.ClientRouter {
+		return slices.Concat(raw, parts, own) // the listeners of Gateways come before own ones (POL-17)
+	}
+	return slices.Concat(raw, own, parts)
 }
 
 // rawPart is a raw resource, served with the bytes from the log.
@@ -48,24 +52,29 @@ type rawPart struct {
 	name     string
 }
 
-// rawParts returns the raw resources of the selectors that matched.
-func rawParts(r *index.Reader, t ident.ResourceType, selected index.SelectorSet) []piece.Part {
-	var all []*index.RawResource
+// rawParts returns the raw resources of the selectors that matched, those apart that reach
+// only their own namespace.
+func rawParts(r *index.Reader, t ident.ResourceType, selected index.SelectorSet) (all, own []piece.Part) {
+	var found []*index.RawResource
 	for _, s := range selected.Selectors() {
-		all = append(all, r.Raw(t, s)...)
+		found = append(found, r.Raw(t, s)...)
 	}
-	slices.SortFunc(all, func(a, b *index.RawResource) int {
+	slices.SortFunc(found, func(a, b *index.RawResource) int {
 		if c := strings.Compare(a.Name, b.Name); c != 0 {
 			return c
 		}
 		return r.CompareRaw(a, b)
 	})
-	all = slices.CompactFunc(all, func(a, b *index.RawResource) bool { return a.Name == b.Name })
-	parts := make([]piece.Part, len(all))
-	for i, raw := range all {
-		parts[i] = rawPart{t, raw.Selector.String(), raw.Name}
+	found = slices.CompactFunc(found, func(a, b *index.RawResource) bool { return a.Name == b.Name })
+	for _, raw := range found {
+		p := rawPart{t, raw.Selector.String(), raw.Name}
+		if raw.Own {
+			own = append(own, p)
+		} else {
+			all = append(all, p)
+		}
 	}
-	return parts
+	return all, own
 }
 
 func (p rawPart) Make(r *index.Reader) ([]piece.Piece, []problem.Diagnostic) {

@@ -98,3 +98,72 @@ func TestSimulate(t *testing.T) {
 		t.Errorf("as JSON: %+v", view)
 	}
 }
+
+// secured is a workload that only clients of the mesh may call.
+const secured = `apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: web, namespace: shop}
+spec:
+  hosts: [web.example]
+  location: MESH_INTERNAL
+  resolution: STATIC
+  ports: [{number: 80, name: http, protocol: HTTP}]
+  endpoints: [{address: 10.1.0.7, serviceAccount: web, ports: {http: 8080}}]
+---
+apiVersion: security.istio.io/v1
+kind: PeerAuthentication
+metadata: {name: default, namespace: shop}
+spec: {mtls: {mode: STRICT}}
+---
+apiVersion: security.istio.io/v1
+kind: AuthorizationPolicy
+metadata: {name: clients, namespace: shop}
+spec: {rules: [{from: [{source: {principals: [cluster.local/ns/shop/sa/client]}}]}]}
+---
+apiVersion: security.istio.io/v1
+kind: AuthorizationPolicy
+metadata: {name: admin, namespace: shop}
+spec: {action: DENY, rules: [{to: [{operation: {paths: [/admin]}}]}]}
+---
+apiVersion: networking.istio.io/v1
+kind: VirtualService
+metadata: {name: web, namespace: shop}
+spec:
+  hosts: [web.example]
+  http:
+  - {match: [{uri: {exact: /rewritten}}], rewrite: {uri: /admin}, route: [{destination: {host: web.example}}]}
+  - {route: [{destination: {host: web.example}}]}
+`
+
+// A call of a client's sidecar is followed to the sidecar of the workload, which decides by
+// the identity of the client, and by what the client's routes make of the request (POL-16).
+func TestSimulateFollowsToServers(t *testing.T) {
+	t.Parallel()
+	m := start(t, map[string]string{"mesh.yaml": secured})
+	dir := t.TempDir()
+	node := func(name, ip, account string) string {
+		file := name + ".yaml"
+		operatetest.WriteFiles(t, dir, map[string]string{file: "node: {id: sidecar~" + ip + "~" + name + ".shop~shop.svc.cluster.local, cluster: x, metadata: {SDS_CLUSTER: sds-grpc, SERVICE_ACCOUNT: " + account + "}}\n"})
+		return filepath.Join(dir, file)
+	}
+	client, stranger, nobody := node("client", "10.1.0.8", "client"), node("stranger", "10.1.0.9", "stranger"), node("nobody", "10.1.0.10", `""`)
+	web, impostor := node("web", "10.1.0.7", "web"), node("impostor", "10.1.0.7", "impostor")
+	for _, c := range []struct {
+		from, server, path, want string
+		passes                   bool
+	}{
+		{client, web, "/", "by mutual TLS as spiffe://cluster.local/ns/shop/sa/client:\n  by virtualInbound / 0.0.0.0_8080", true},
+		{client, web, "/", "  ALLOW ns[shop]-policy[clients]-rule[0]: allowed\n", true},
+		{client, web, "/admin", "  DENY ns[shop]-policy[admin]-rule[0]: 403", false},
+		{client, web, "/rewritten", "  DENY ns[shop]-policy[admin]-rule[0]: 403", false},
+		{stranger, web, "/", "  ALLOW: 403, no rule matches", false},
+		{nobody, web, "/", "at 10.1.0.7:8080: the identity of the client is not known", false},
+		{client, impostor, "/", "the client refuses the certificate of spiffe://cluster.local/ns/shop/sa/impostor", false},
+		{client, stranger, "/", "at 10.1.0.7:8080: no sidecar with that address is known", true},
+	} {
+		out, _, err := m.meshlog(t, nil, "simulate", "--node", c.from, "--server-node", c.server, "GET", "http://web.example"+c.path)
+		if !strings.Contains(out, c.want) || (err == nil) != c.passes {
+			t.Errorf("%s of %s at %s: %v, want it to pass: %v, with %q:\n%s", c.path, c.from, c.server, err, c.passes, c.want, out)
+		}
+	}
+}

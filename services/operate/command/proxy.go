@@ -99,6 +99,7 @@ func NotConnected(id string, frontends []string) error {
 type Served struct {
 	Sets        [ident.ResourceTypes]*xds.Set
 	Quarantined [ident.ResourceTypes][]string // names that are replaced or left out
+	TrustDomain string                        // of the mesh
 }
 
 // ServedTo makes the resources that a frontend would serve to a proxy at a version.
@@ -113,6 +114,7 @@ func ServedTo(ctx context.Context, p *past.Past, at ident.Position, to *proxy.Pr
 	}
 	pc := index.NewPushContext(w)
 	catalog, class := xds.NewCatalog(pc), index.Classify(pc, to)
+	s.TrustDomain = pc.Read().TrustDomains()[0]
 	for t := range ident.ResourceTypes {
 		made := catalog.Set(class.Only(t), t)
 		s.Sets[t], s.Quarantined[t] = catalog.Replace(t, made, pc.Replacements(t, class.Release(t)))

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/netip"
 	"net/url"
 	"strconv"
@@ -15,6 +16,7 @@ import (
 
 	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/mesh/simulate"
+	"meshlog.dev/services/mesh/simulate/rbac"
 	"meshlog.dev/services/mesh/spiffe"
 	"meshlog.dev/services/operate/command"
 )
@@ -24,6 +26,8 @@ type callView struct {
 	Proxy   string           `json:"proxy"`
 	Version ident.Position   `json:"version"`
 	Outcome simulate.Outcome `json:"outcome"`
+	// Servers are the workloads that the call may reach, as their sidecars see it.
+	Servers []serverView `json:"servers,omitempty"`
 }
 
 // Simulate returns the command `simulate`.
@@ -36,9 +40,10 @@ whether policies allow it and by which rule, and the endpoints that it can reach
 request is sent. With the word tcp for METHOD and ADDRESS:PORT for the URL, it is a
 connection of which the proxy cannot see requests.
 
-The call is one that the proxy forwards; a router takes it from its clients. With
---inbound it is one for the workload of a sidecar, and the port of the URL is that of
-the workload.
+The call is one that the proxy forwards; a router takes it from its clients. It is
+followed to the sidecars of the workloads that it may reach, with the identity that the
+proxy shows them: those that are connected, or that of --server-node. With --inbound the
+call is one for the workload of PROXY, and the port of the URL is that of the workload.
 
 A rule that looks at something the flags do not say, such as the address of the
 caller, makes the outcome unknown: the command says so, and does not count the call as
@@ -60,6 +65,7 @@ Exit code 1: policies or the listener refuse the call, or the outcome is unknown
 	}
 	version := cmd.Flags().String("version", "", "simulate with the configuration at this `version`")
 	file := cmd.Flags().String("node", "", "`file` with Envoy's bootstrap, or its node: simulate such a proxy")
+	server := cmd.Flags().String("server-node", "", "`file` as for --node, of the sidecar of the workload that is called")
 	flags := bindCall(cmd.Flags())
 	return command.Past(cmd, func(ctx context.Context, e *command.Env, args []string) error {
 		q := command.ProxyQuery{File: *file}
@@ -94,6 +100,12 @@ Exit code 1: policies or the listener refuse the call, or the outcome is unknown
 			return err
 		}
 		v := callView{Proxy: proxy.ID, Version: m.Version, Outcome: simulated.Call(c)}
+		if !c.Inbound && v.failure() == nil {
+			s := servers{Env: e, past: p, at: m.Version, proxy: proxy, file: *server}
+			if v.Servers, err = s.follow(ctx, simulated, v.Outcome, served.TrustDomain); err != nil {
+				return err
+			}
+		}
 		e.Print(v, func() { v.show(e.Output) })
 		return v.failure()
 	})
@@ -102,6 +114,9 @@ Exit code 1: policies or the listener refuse the call, or the outcome is unknown
 func (v *callView) show(out *command.Output) {
 	for _, line := range v.Outcome.Lines() {
 		out.Line("%s", line)
+	}
+	for i := range v.Servers {
+		v.Servers[i].show(out)
 	}
 }
 
@@ -112,6 +127,13 @@ func (v *callView) failure() error {
 		return errors.New("the outcome is unknown")
 	case o.Refused, o.Closed:
 		return errors.New("the call is refused")
+	}
+	for i := range v.Servers {
+		if why := v.Servers[i].failure(); why == "refused" {
+			return fmt.Errorf("the call is refused at %s", v.Servers[i].Endpoint)
+		} else if why != "" {
+			return fmt.Errorf("the outcome at %s is unknown", v.Servers[i].Endpoint)
+		}
 	}
 	return nil
 }
@@ -142,13 +164,14 @@ func bindCall(f *pflag.FlagSet) *callFlags {
 // call returns the call that the arguments and flags describe.
 func (f *callFlags) call(method, target string) (c simulate.Call, err error) {
 	c = simulate.Call{
-		Inbound: *f.inbound, TLS: *f.tls || *f.from != "" || *f.sni != "", ServerName: *f.sni, ALPN: *f.alpn, Identity: *f.from,
+		Inbound: *f.inbound, TLS: *f.tls || *f.from != "" || *f.sni != "", ServerName: *f.sni, ALPN: *f.alpn,
 		Headers: map[string][]string{},
 	}
-	if c.Identity != "" {
-		if _, err := spiffe.Parse(c.Identity); err != nil {
+	if *f.from != "" {
+		if _, err := spiffe.Parse(*f.from); err != nil {
 			return c, command.Usage("--from: %w", err)
 		}
+		c.Certificate = rbac.CertificateOf(*f.from)
 	}
 	if err := destination(&c, method, target); err != nil {
 		return c, err

@@ -44,7 +44,7 @@ const patience = 30 * time.Second
 func Validate(t testing.TB, c Config) {
 	t.Helper()
 	b := c.Bootstrap(t)
-	inlineSecrets(t, b)
+	InlineSecrets(t, b, selfSigned(t))
 	path := Write(t, t.TempDir(), b)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()

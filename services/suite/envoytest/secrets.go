@@ -17,10 +17,13 @@ import (
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 )
 
-// inlineSecrets makes b ask for static secrets where it would ask for some by SDS, and
+// Credentials are what all secrets of an Envoy have, in PEM.
+type Credentials struct{ Chain, Key, CAs string }
+
+// InlineSecrets makes b ask for static secrets where it would ask for some by SDS, and
 // adds these.
-func inlineSecrets(t testing.TB, b *bootstrapv3.Bootstrap) {
-	s := secrets{TB: t, seen: map[string]bool{}}
+func InlineSecrets(t testing.TB, b *bootstrapv3.Bootstrap, with Credentials) {
+	s := secrets{TB: t, seen: map[string]bool{}, with: with}
 	for _, c := range b.GetStaticResources().GetClusters() {
 		s.socket(c.GetTransportSocket())
 		for _, m := range c.GetTransportSocketMatches() {
@@ -37,9 +40,9 @@ func inlineSecrets(t testing.TB, b *bootstrapv3.Bootstrap) {
 
 type secrets struct {
 	testing.TB
-	all       []*tlsv3.Secret
-	seen      map[string]bool
-	cert, key string // PEM; made when one is asked for
+	all  []*tlsv3.Secret
+	seen map[string]bool
+	with Credentials
 }
 
 func (s *secrets) socket(socket *corev3.TransportSocket) {
@@ -64,12 +67,12 @@ func (s *secrets) socket(socket *corev3.TransportSocket) {
 func (s *secrets) context(c *tlsv3.CommonTlsContext) {
 	for _, ref := range c.GetTlsCertificateSdsSecretConfigs() {
 		s.add(ref, func(out *tlsv3.Secret) {
-			out.Type = &tlsv3.Secret_TlsCertificate{TlsCertificate: &tlsv3.TlsCertificate{CertificateChain: inline(s.cert), PrivateKey: inline(s.key)}}
+			out.Type = &tlsv3.Secret_TlsCertificate{TlsCertificate: &tlsv3.TlsCertificate{CertificateChain: inline(s.with.Chain), PrivateKey: inline(s.with.Key)}}
 		})
 	}
 	for _, ref := range []*tlsv3.SdsSecretConfig{c.GetValidationContextSdsSecretConfig(), c.GetCombinedValidationContext().GetValidationContextSdsSecretConfig()} {
 		s.add(ref, func(out *tlsv3.Secret) {
-			out.Type = &tlsv3.Secret_ValidationContext{ValidationContext: &tlsv3.CertificateValidationContext{TrustedCa: inline(s.cert)}}
+			out.Type = &tlsv3.Secret_ValidationContext{ValidationContext: &tlsv3.CertificateValidationContext{TrustedCa: inline(s.with.CAs)}}
 		})
 	}
 }
@@ -83,9 +86,6 @@ func (s *secrets) add(ref *tlsv3.SdsSecretConfig, fill func(*tlsv3.Secret)) {
 		return
 	}
 	s.seen[ref.GetName()] = true
-	if s.cert == "" {
-		s.cert, s.key = selfSigned(s)
-	}
 	out := &tlsv3.Secret{Name: ref.GetName()}
 	fill(out)
 	s.all = append(s.all, out)
@@ -95,7 +95,7 @@ func inline(text string) *corev3.DataSource {
 	return &corev3.DataSource{Specifier: &corev3.DataSource_InlineString{InlineString: text}}
 }
 
-func selfSigned(t testing.TB) (cert, key string) {
+func selfSigned(t testing.TB) Credentials {
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
@@ -111,5 +111,6 @@ func selfSigned(t testing.TB) (cert, key string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})), string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8}))
+	cert := string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
+	return Credentials{Chain: cert, Key: string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8})), CAs: cert}
 }

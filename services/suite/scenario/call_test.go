@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"meshlog.dev/services/mesh/simulate"
+	"meshlog.dev/services/mesh/simulate/rbac"
 )
 
 // call simulates the call of a line, which comes without its ">".
@@ -73,7 +74,7 @@ func parseWords(c *simulate.Call, more []string) (err error) {
 		case name == "from":
 			c.From, err = netip.ParseAddr(value)
 		case name == "as":
-			c.TLS, c.Identity = true, value
+			c.TLS, c.Certificate = true, rbac.CertificateOf(value)
 		case name == "sni":
 			c.TLS, c.ServerName = true, value
 		case name == "alpn":

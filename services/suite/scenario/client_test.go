@@ -1,132 +1,125 @@
 package scenario
 
 import (
+	"bufio"
+	"bytes"
+	"context"
 	"crypto"
-	"crypto/ecdsa"
 	"crypto/ed25519"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/sha256"
 	"crypto/tls"
-	"crypto/x509"
 	"encoding/json"
-	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
 	"maps"
-	"math/big"
 	"net"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"strings"
-	"testing"
 	"time"
 
-	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
-	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	"github.com/go-jose/go-jose/v4"
-	"google.golang.org/protobuf/types/known/anypb"
 
+	"meshlog.dev/deploy/testkit/certtest"
 	"meshlog.dev/services/mesh/simulate"
 )
 
-// clients sends the requests of calls as their callers would: from their address, with
-// their certificate and their token.
-type clients struct {
-	root *x509.Certificate
-	key  *ecdsa.PrivateKey
+// hello is what a bare connection sends, and what comes back if it arrives.
+const hello = "hello\n"
+
+// client makes calls as their callers would: from their address, with their certificate and
+// their token.
+type client struct{ ca *certtest.CA }
+
+// dial opens the connection of a call to an Envoy that reads the PROXY protocol: the
+// destination is that of the call, and the caller's port is source.
+func (client) dial(c simulate.Call, envoy string, source int) (net.Conn, error) {
+	from, to := c.From, c.Address
+	if !from.IsValid() {
+		from = netip.MustParseAddr("127.0.0.1")
+	}
+	if !to.IsValid() {
+		to = netip.MustParseAddr("192.0.2.250") // no listener has it
+	}
+	dialer := &net.Dialer{LocalAddr: &net.TCPAddr{IP: from.AsSlice()}, Timeout: patience}
+	conn, err := dialer.Dial("tcp", envoy)
+	if err != nil {
+		return nil, err
+	}
+	family := "TCP4"
+	if to.Is6() {
+		family, from = "TCP6", netip.AddrFrom16(from.As16())
+	}
+	if _, err = fmt.Fprintf(conn, "PROXY %s %s %s %d %d\r\n", family, from, to, source, c.Port); err == nil {
+		err = conn.SetDeadline(time.Now().Add(patience))
+	}
+	return conn, err
 }
 
-// newClients returns clients with a certificate authority of their own.
-func newClients(t testing.TB) *clients {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
+// handshake begins TLS on a connection, if the call does.
+func (cs client) handshake(c simulate.Call, conn net.Conn) (net.Conn, error) {
+	if !c.TLS {
+		return conn, nil
 	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	root, err := x509.ParseCertificate(der)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return &clients{root, key}
-}
-
-// certify returns a certificate with an identity, and its key.
-func (cs *clients) certify(identity string) (der []byte, key *ecdsa.PrivateKey, err error) {
-	uri, err := url.Parse(identity)
-	if err != nil {
-		return nil, nil, err
-	}
-	if key, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader); err != nil {
-		return nil, nil, err
-	}
-	der, err = x509.CreateCertificate(rand.Reader, &x509.Certificate{
-		SerialNumber: big.NewInt(2), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		KeyUsage: x509.KeyUsageDigitalSignature, URIs: []*url.URL{uri},
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth},
-	}, cs.root, key.Public(), cs.key)
-	return der, key, err
-}
-
-// server returns the socket of a listener that decrypts, and accepts the certificates of
-// the clients. As at listeners of the mesh, no session is resumed.
-func (cs *clients) server(t testing.TB) *corev3.TransportSocket {
-	t.Helper()
-	der, key, err := cs.certify("spiffe://cluster.local/ns/test/sa/server")
-	if err != nil {
-		t.Fatal(err)
-	}
-	private, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	block := func(kind string, b []byte) *corev3.DataSource {
-		return &corev3.DataSource{Specifier: &corev3.DataSource_InlineBytes{InlineBytes: pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: b})}}
-	}
-	config, err := anypb.New(&tlsv3.DownstreamTlsContext{
-		CommonTlsContext: &tlsv3.CommonTlsContext{
-			TlsCertificates: []*tlsv3.TlsCertificate{{CertificateChain: block("CERTIFICATE", der), PrivateKey: block("PRIVATE KEY", private)}},
-			ValidationContextType: &tlsv3.CommonTlsContext_ValidationContext{
-				ValidationContext: &tlsv3.CertificateValidationContext{TrustedCa: block("CERTIFICATE", cs.root.Raw)},
-			},
-		},
-		SessionTicketKeysType:            &tlsv3.DownstreamTlsContext_DisableStatelessSessionResumption{DisableStatelessSessionResumption: true},
-		DisableStatefulSessionResumption: true,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return &corev3.TransportSocket{Name: "envoy.transport_sockets.tls", ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: config}}
-}
-
-// client returns the client of a call.
-func (cs *clients) client(c simulate.Call) (*http.Client, error) {
-	dialer := &net.Dialer{}
-	if c.From.IsValid() {
-		dialer.LocalAddr = &net.TCPAddr{IP: c.From.AsSlice()}
-	}
-	config := &tls.Config{InsecureSkipVerify: true, ServerName: c.ServerName} //nolint:gosec // the listener is ours
-	if c.Identity != "" {
-		der, key, err := cs.certify(c.Identity)
-		if err != nil {
-			return nil, err
+	config := &tls.Config{InsecureSkipVerify: true, ServerName: c.ServerName, NextProtos: c.ALPN, MinVersion: tls.VersionTLS12} //nolint:gosec // the listener is ours
+	if c.Certificate != nil {
+		config.Certificates = []tls.Certificate{cs.ca.Peer("caller", c.Certificate.URIs...).TLS()}
+		if c.ALPN == nil {
+			config.NextProtos = simulate.MeshALPN(c.TCP)
 		}
-		config.Certificates = []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}
 	}
-	return &http.Client{
-		Transport:     &http.Transport{DialContext: dialer.DialContext, TLSClientConfig: config},
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}, nil
+	secure := tls.Client(conn, config)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	return secure, secure.HandshakeContext(ctx)
 }
 
-// request returns the request of a call, without the address to which it goes.
-func (*clients) request(c simulate.Call) (*http.Request, error) {
+// kept is a connection that keeps what was read.
+type kept struct {
+	net.Conn
+	read bytes.Buffer
+}
+
+func (k *kept) Read(b []byte) (int, error) {
+	n, err := k.Conn.Read(b)
+	k.read.Write(b[:n])
+	return n, err
+}
+
+// call makes a call on a connection. It returns the response to a request, or whether a bare
+// connection arrives.
+func (cs client) call(c simulate.Call, raw net.Conn) (response *http.Response, arrives bool, err error) {
+	first := &kept{Conn: raw}
+	conn, err := cs.handshake(c, first)
+	if errors.As(err, new(tls.RecordHeaderError)) { // the answer to the handshake may be HTTP
+		response, err = http.ReadResponse(bufio.NewReader(io.MultiReader(&first.read, raw)), nil)
+		return response, false, err
+	}
+	if err != nil {
+		return nil, false, err
+	}
+	if c.TCP {
+		if _, err := io.WriteString(conn, hello); err != nil {
+			return nil, false, err
+		}
+		got, err := bufio.NewReader(conn).ReadString('\n')
+		return nil, got == hello, err
+	}
+	req, err := request(c)
+	if err != nil {
+		return nil, false, err
+	}
+	if err := req.Write(conn); err != nil {
+		return nil, false, err
+	}
+	response, err = http.ReadResponse(bufio.NewReader(conn), req)
+	return response, false, err
+}
+
+// request returns the request of a call.
+func request(c simulate.Call) (*http.Request, error) {
 	r := &http.Request{Method: c.Method, Host: c.Host, URL: &url.URL{Scheme: "http", Opaque: c.Path}, Header: http.Header{}}
 	if strings.HasPrefix(c.Path, "//") { // as opaque text it would begin with a host
 		path, query, _ := strings.Cut(c.Path, "?")
@@ -135,9 +128,6 @@ func (*clients) request(c simulate.Call) (*http.Request, error) {
 			return nil, err
 		}
 		r.URL = &url.URL{Scheme: "http", Path: plain, RawPath: path, RawQuery: query}
-	}
-	if c.TLS {
-		r.URL.Scheme = "https"
 	}
 	for name, lines := range c.Headers {
 		r.Header[http.CanonicalHeaderKey(name)] = lines

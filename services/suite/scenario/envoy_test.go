@@ -1,6 +1,7 @@
 package scenario
 
 import (
+	"maps"
 	"net/http"
 	"path/filepath"
 	"slices"
@@ -12,6 +13,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
@@ -23,87 +25,121 @@ import (
 	"meshlog.dev/services/suite/envoytest"
 )
 
-// asked is a call of a story with its simulated outcome. front is the index of the port
-// that gets the same request in Envoy.
+// asked is a call of a story with its simulated outcome. listener is the index of the one
+// that gets the same call in Envoy.
 type asked struct {
 	story, line string
 	call        simulate.Call
 	outcome     simulate.Outcome
-	front       int
+	listener    int
 }
 
-// A real Envoy does what the simulation says: with the routes that the proxies of
-// the stories are served, each call of a story matches the same route, and goes to
-// one of the same clusters or gets the same answer. With the policies that they are
-// served, it is refused by the same rule, or by none.
+// questions are calls for one Envoy, with the listeners and clusters that they need.
+type questions struct {
+	*testing.T
+	asked     []asked
+	listeners []*listenerv3.Listener
+	clusters  map[string]*clusterv3.Cluster
+}
+
+// add adds a call, unless Envoy cannot get it, or does not answer it as the simulation can
+// tell.
+func (q *questions) add(story string, m made) {
+	q.Helper()
+	aborted := slices.ContainsFunc(m.outcome.Notes, func(n string) bool { return strings.Contains(n, "aborted with") })
+	if aborted || m.outcome.Unknown != "" || m.outcome.Listener == "" || m.call.From.IsValid() && !m.call.From.IsLoopback() {
+		return
+	}
+	l := listener(q.T, m.sets, m.outcome.Listener)
+	index := slices.IndexFunc(q.listeners, func(o *listenerv3.Listener) bool { return proto.Equal(o, l) })
+	if index < 0 {
+		index, q.listeners = len(q.listeners), append(q.listeners, l)
+	}
+	q.asked = append(q.asked, asked{story, m.line, m.call, m.outcome, index})
+	for _, r := range m.sets[ident.CDS].Resources {
+		c := new(clusterv3.Cluster)
+		if err := proto.Unmarshal(r.Value(), c); err != nil {
+			q.Fatal(err)
+		}
+		q.clusters[c.GetName()] = c
+	}
+	for _, to := range m.outcome.To {
+		if q.clusters[to.Cluster] == nil { // it is missing, and Envoy takes no such route
+			q.clusters[to.Cluster] = &clusterv3.Cluster{Name: to.Cluster}
+		}
+	}
+}
+
+// compare asks a real Envoy, and compares what it does with the simulation.
+func (q *questions) compare() {
+	q.Helper()
+	envoy := newRouter(q.T, q.listeners, slices.Collect(maps.Values(q.clusters)))
+	for _, a := range q.asked {
+		got, err := envoy.ask(a.call, a.listener)
+		if err != nil {
+			q.Errorf("%s: %s: %v", a.story, a.line, err)
+			continue
+		}
+		if diff := cmp.Diff(expected(a.call, a.outcome, got), got); diff != "" {
+			q.Errorf("%s: %s\n%s\n(-simulated +Envoy):\n%s", a.story, a.line, strings.Join(a.outcome.Lines(), "\n"), diff)
+		}
+	}
+}
+
+// A real Envoy does what the simulation says with the calls of all stories, requests and
+// bare connections, sent to routers and sidecars and for the workloads of sidecars: with the
+// listeners that the proxies of the stories are served, a call takes the same filter chain,
+// which decrypts it or refuses its handshake; policies refuse it by the same rule, or by
+// none; it matches the same route, and goes to one of the same clusters or gets the same
+// answer (POL-16).
 //
-// Envoy gets only requests that reach a manager, on a port of its own: it has the
-// caller's address if that is on loopback, the caller's identity and its token. So rules
-// about the port and the address of the destination, and about connections without
-// requests, are only simulated, and so is the choice of the filter chain.
-func TestSimulatedAsEnvoyRoutes(t *testing.T) {
+// Each listener has a port of loopback. The addresses of a call come by the PROXY protocol
+// where the kernel would tell them after a redirection, but for the caller's, which is on
+// loopback. Clusters have other endpoints than in the stories.
+func TestSimulatedAsEnvoy(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txtar")
 	if err != nil {
 		t.Fatal(err)
 	}
-	var all []asked
-	var fronts []front
-	var clusters []string
-	refused := 0
+	q := &questions{T: t, clusters: map[string]*clusterv3.Cluster{}}
 	for _, file := range files {
-		for _, a := range calls(t, file) {
-			m := manager(t, a.sets, a.outcome)
-			if m == nil || !sendable(a.call, a.outcome) {
-				continue
-			}
-			f := front{m, a.call.TLS}
-			index := slices.IndexFunc(fronts, func(o front) bool { return o.tls == f.tls && proto.Equal(o.manager, f.manager) })
-			if index < 0 {
-				index, fronts = len(fronts), append(fronts, f)
-			}
-			all = append(all, asked{filepath.Base(file), a.line, a.call, a.outcome, index})
-			if a.outcome.Refused {
-				refused++
-			}
-			for _, r := range a.sets[ident.CDS].Resources {
-				clusters = append(clusters, r.Name)
-			}
-			for _, to := range a.outcome.To {
-				clusters = append(clusters, to.Cluster)
-			}
+		for _, m := range calls(t, file) {
+			q.add(filepath.Base(file), m)
 		}
 	}
-	if len(all) < 30 || refused < 20 {
-		t.Fatalf("only %d calls to compare, %d of them refused", len(all), refused)
-	}
-	slices.Sort(clusters)
-	envoy := newRouter(t, fronts, slices.Compact(clusters))
-	for _, a := range all {
-		got, err := envoy.ask(a.call, a.front)
-		if err != nil {
-			t.Errorf("%s: %s: %v", a.story, a.line, err)
-			continue
+	count := func(of func(asked) bool) (n int) {
+		for _, a := range q.asked {
+			if of(a) {
+				n++
+			}
 		}
-		if diff := cmp.Diff(expected(a.outcome, got), got); diff != "" {
-			t.Errorf("%s: %s (-simulated +Envoy):\n%s", a.story, a.line, diff)
-		}
+		return n
 	}
-}
-
-// sendable reports whether Envoy can get the request, and answers it as the simulation
-// can tell.
-func sendable(c simulate.Call, o simulate.Outcome) bool {
-	aborted := slices.ContainsFunc(o.Notes, func(n string) bool { return strings.Contains(n, "aborted with") })
-	return !aborted && o.Unknown == "" && (!c.From.IsValid() || c.From.IsLoopback())
+	refused := count(func(a asked) bool { return a.outcome.Refused })
+	inbound := count(func(a asked) bool { return a.call.Inbound })
+	closed := count(func(a asked) bool { return a.call.Inbound && a.outcome.Closed })
+	bare := count(func(a asked) bool { return a.call.TCP })
+	t.Logf("%d calls on %d listeners: %d refused by policies, %d inbound of which %d are closed, %d bare connections", len(q.asked), len(q.listeners), refused, inbound, closed, bare)
+	if len(q.asked) < 300 || refused < 60 || inbound < 60 || closed < 12 || bare < 60 {
+		t.Fatal("too few calls to compare")
+	}
+	q.compare()
 }
 
 // expected returns the outcome as Envoy should report it. If the outcome has
 // several clusters, Envoy's choice among them is accepted.
-func expected(o simulate.Outcome, got answer) answer {
-	want := answer{Route: o.Route, Status: int(o.Status), Location: o.Location}
+func expected(c simulate.Call, o simulate.Outcome, got answer) answer {
+	want := answer{Chain: o.FilterChain, Route: o.Route, Status: int(o.Status), Location: o.Location}
+	request := o.RouteConfiguration != ""
 	asked := slices.ContainsFunc(o.Decisions, func(d simulate.Decision) bool { return d.Provider != "" && !d.FailOpen })
-	if asked {
-		o.To, o.Refused, want.Status = nil, true, http.StatusForbidden // no provider answers
+	if asked { // no provider answers
+		o.To, o.Refused = nil, true
+		if request {
+			want.Status = http.StatusForbidden
+		}
+	}
+	if o.Closed {
+		want.Cluster = got.Cluster // Envoy selects that of a connection before its handshake
 	}
 	if o.Refused {
 		want.Cluster = got.Cluster // that of the route
@@ -119,30 +155,25 @@ func expected(o simulate.Outcome, got answer) answer {
 		if i == 0 || to.Cluster == got.Cluster {
 			want.Cluster = to.Cluster
 		}
-		want.Status = http.StatusServiceUnavailable // no server listens behind the cluster
+		switch {
+		case request:
+			want.Status = http.StatusServiceUnavailable // the server does not answer
+		case c.TCP:
+			want.Answered = to.Cluster != "BlackHoleCluster"
+		}
 	}
+	want.Answered = want.Answered || want.Status != 0
 	return want
 }
 
-// manager returns the HTTP connection manager that takes the call, with its routes
-// in it, or nil if none does.
-func manager(t *testing.T, sets [ident.ResourceTypes]*xds.Set, o simulate.Outcome) *hcmv3.HttpConnectionManager {
+// listener returns a listener with the routes and filters that it asks for in it.
+func listener(t *testing.T, sets [ident.ResourceTypes]*xds.Set, name string) *listenerv3.Listener {
 	t.Helper()
-	if o.RouteConfiguration == "" {
-		return nil
-	}
-	routes := new(routev3.RouteConfiguration)
-	if r := sets[ident.RDS].Find(o.RouteConfiguration); r == nil {
-		routes = nil // the manager has its own
-	} else if err := proto.Unmarshal(r.Value(), routes); err != nil {
-		t.Fatal(err)
-	} else {
-		routes.ValidateClusters = wrapperspb.Bool(false) // the default for routes by RDS
-	}
-	var l listenerv3.Listener
-	if err := proto.Unmarshal(sets[ident.LDS].Find(o.Listener).Value(), &l); err != nil {
+	l := new(listenerv3.Listener)
+	if err := proto.Unmarshal(sets[ident.LDS].Find(name).Value(), l); err != nil {
 		t.Fatal(err)
 	}
+	slots := filters(t, sets[ident.ECDS])
 	for _, chain := range append(l.GetFilterChains(), l.GetDefaultFilterChain()) {
 		for _, f := range chain.GetFilters() {
 			m := new(hcmv3.HttpConnectionManager)
@@ -152,16 +183,24 @@ func manager(t *testing.T, sets [ident.ResourceTypes]*xds.Set, o simulate.Outcom
 			if err := f.GetTypedConfig().UnmarshalTo(m); err != nil {
 				t.Fatal(err)
 			}
-			if m.GetRds().GetRouteConfigName()+m.GetRouteConfig().GetName() == o.RouteConfiguration {
-				if routes != nil {
-					m.RouteSpecifier = &hcmv3.HttpConnectionManager_RouteConfig{RouteConfig: routes}
+			if name := m.GetRds().GetRouteConfigName(); name != "" {
+				routes := &routev3.RouteConfiguration{Name: name}
+				if r := sets[ident.RDS].Find(name); r != nil {
+					if err := proto.Unmarshal(r.Value(), routes); err != nil {
+						t.Fatal(err)
+					}
 				}
-				envoytest.InlineFilters(m, filters(t, sets[ident.ECDS]))
-				return m
+				routes.ValidateClusters = wrapperspb.Bool(false) // the default for routes by RDS
+				m.RouteSpecifier = &hcmv3.HttpConnectionManager_RouteConfig{RouteConfig: routes}
 			}
+			m.LocalReplyConfig = &hcmv3.LocalReplyConfig{BodyFormat: &corev3.SubstitutionFormatString{
+				Format: &corev3.SubstitutionFormatString_TextFormatSource{TextFormatSource: text(bodyFormat)},
+			}}
+			envoytest.InlineFilters(m, slots)
+			f.ConfigType = &listenerv3.Filter_TypedConfig{TypedConfig: packed(t, m)}
 		}
 	}
-	return nil
+	return l
 }
 
 // filters returns the filters that connection managers ask for.
@@ -186,8 +225,7 @@ type made struct {
 	sets    [ident.ResourceTypes]*xds.Set
 }
 
-// calls returns the calls of a story, except bare connections and calls of gRPC
-// clients.
+// calls returns the calls of a story, except those of gRPC clients.
 func calls(t *testing.T, file string) []made {
 	t.Helper()
 	ar, err := txtar.ParseFile(file)
@@ -212,7 +250,7 @@ func calls(t *testing.T, file string) []made {
 		}
 		for line := range strings.Lines(text) {
 			words := strings.Fields(strings.TrimPrefix(line, ">"))
-			if !strings.HasPrefix(line, ">") || words[1] == "tcp" || strings.HasPrefix(words[0], "grpc") {
+			if !strings.HasPrefix(line, ">") || strings.HasPrefix(words[0], "grpc") {
 				continue
 			}
 			p, err := s.proxy(words[0])

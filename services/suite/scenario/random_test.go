@@ -4,14 +4,13 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
-	"slices"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 
-	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/mesh/simulate"
+	"meshlog.dev/services/mesh/simulate/rbac"
 )
 
 // doors is a router's configuration: requests of clients with a certificate come by 443.
@@ -143,7 +142,7 @@ func (d drawer) call() simulate.Call {
 	}
 	if d.IntN(2) == 0 {
 		c.TLS, c.Port, c.ServerName = true, 443, "shop.example"
-		c.Identity = d.one("spiffe://cluster.local/ns/shop/sa/web", "spiffe://cluster.local/ns/shop/sa/web2", "spiffe://td/ns/a/sa/b", "spiffe://td/ns/evil/sa/x/ns/shop/sa/web")
+		c.Certificate = rbac.CertificateOf(d.one("spiffe://cluster.local/ns/shop/sa/web", "spiffe://cluster.local/ns/shop/sa/web2", "spiffe://td/ns/a/sa/b", "spiffe://td/ns/evil/sa/x/ns/shop/sa/web"))
 	}
 	if d.IntN(2) == 0 {
 		c.Token = &simulate.Token{Invalid: d.IntN(8) == 0, Claims: map[string]any{"iss": d.one("https://a.example", "https://a.example", "https://b.example"), "sub": d.one("ann", "bob")}}
@@ -173,52 +172,29 @@ func TestRandomPoliciesAsEnvoy(t *testing.T) {
 	if err := s.put(place{files, "mesh.yaml"}, text.String()); err != nil {
 		t.Fatal(err)
 	}
-	var all []asked
-	var fronts []front
-	var clusters []string
+	q := &questions{T: t, clusters: map[string]*clusterv3.Cluster{}}
 	refused := 0
 	for i := range routers {
-		if err := s.define(fmt.Sprintf("r%d: router~10.0.0.1~r%d.edge~edge.svc.cluster.local app=r%d", i, i, i)); err != nil {
+		name := fmt.Sprintf("r%d", i)
+		if err := s.define(fmt.Sprintf("%s: router~10.0.0.1~%[1]s.edge~edge.svc.cluster.local app=%[1]s", name)); err != nil {
 			t.Fatal(err)
 		}
-		sets := s.sets(s.pc, s.proxies[fmt.Sprintf("r%d", i)])
+		sets := s.sets(s.pc, s.proxies[name])
 		simulated, err := simulate.NewProxy(sets)
 		if err != nil {
 			t.Fatal(err)
 		}
-		of := map[bool]int{} // fronts by TLS
 		for range requests {
 			c := d.call()
-			o := simulated.Call(c)
-			if _, ok := of[c.TLS]; !ok {
-				m := manager(t, sets, o)
-				if m == nil {
-					t.Fatalf("no manager takes %+v: %v", c, o.Lines())
-				}
-				of[c.TLS], fronts = len(fronts), append(fronts, front{m, c.TLS})
-			}
-			all = append(all, asked{fmt.Sprintf("r%d", i), fmt.Sprintf("%+v", c), c, o, of[c.TLS]})
-			if o.Refused {
+			m := made{line: fmt.Sprintf("%+v, token %+v", c, c.Token), call: c, outcome: simulated.Call(c), sets: sets}
+			if m.outcome.Refused {
 				refused++
 			}
-		}
-		for _, r := range sets[ident.CDS].Resources {
-			clusters = append(clusters, r.Name)
+			q.add(name, m)
 		}
 	}
-	if refused < len(all)/5 || refused > len(all)*4/5 {
-		t.Fatalf("%d of %d drawn requests are refused", refused, len(all))
+	if len(q.asked) != routers*requests || refused < len(q.asked)/5 || refused > len(q.asked)*4/5 {
+		t.Fatalf("%d of %d drawn requests are refused, of %d", refused, len(q.asked), routers*requests)
 	}
-	slices.Sort(clusters)
-	envoy := newRouter(t, fronts, slices.Compact(clusters))
-	for _, a := range all {
-		got, err := envoy.ask(a.call, a.front)
-		if err != nil {
-			t.Errorf("%s: %s: %v", a.story, a.line, err)
-			continue
-		}
-		if diff := cmp.Diff(expected(a.outcome, got), got); diff != "" {
-			t.Errorf("%s: %s, token %+v:\n%s(-simulated +Envoy):\n%s", a.story, a.line, a.call.Token, strings.Join(a.outcome.Lines(), "\n"), diff)
-		}
-	}
+	q.compare()
 }

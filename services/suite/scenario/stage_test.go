@@ -167,28 +167,31 @@ func (s *stage) define(text string) error {
 			return fmt.Errorf("%q: want NAME: NODE-ID [label=value ...]", strings.TrimSpace(line))
 		}
 		labels, metadata := map[string]any{}, map[string]any{}
+		var extensions []*corev3.Extension
 		for _, w := range words[1:] {
 			k, v, _ := strings.Cut(w, "=")
 			if m, ok := strings.CutPrefix(k, "@"); ok {
 				metadata[m] = v
+			} else if k == "extension" {
+				extensions = append(extensions, &corev3.Extension{Name: v})
 			} else {
 				labels[k] = v
 			}
 		}
 		metadata["LABELS"] = labels
-		if err := s.join(strings.TrimSpace(name), words[0], metadata, ""); err != nil {
+		if err := s.join(strings.TrimSpace(name), words[0], metadata, "", extensions...); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (s *stage) join(name, id string, metadata map[string]any, agent string) error {
+func (s *stage) join(name, id string, metadata map[string]any, agent string, extensions ...*corev3.Extension) error {
 	m, err := structpb.NewStruct(metadata)
 	if err != nil {
 		return err
 	}
-	p, err := proxy.New(&corev3.Node{Id: id, Cluster: name, Metadata: m, UserAgentName: agent})
+	p, err := proxy.New(&corev3.Node{Id: id, Cluster: name, Metadata: m, UserAgentName: agent, Extensions: extensions})
 	if err != nil {
 		return err
 	}

@@ -32,6 +32,8 @@ type Request struct {
 	// Header returns the lines of a header by its lower-case name; also of :authority,
 	// :method and :path.
 	Header func(name string) []string
+	// Unknown are the lower-case names of headers whose lines Header cannot tell.
+	Unknown []string
 	// Path has no query.
 	Path string
 	// Direct is the address of the connection's other end; Remote that of the caller,
@@ -40,13 +42,23 @@ type Request struct {
 	Destination     netip.Addr
 	DestinationPort uint32
 	ServerName      string
-	// TLS: the proxy decrypts the connection. Identity is the URI of the client's verified
-	// certificate, or empty: the client has shown none.
-	TLS      bool
-	Identity string
+	// TLS: the proxy decrypts the connection. Certificate is what the client has shown, and
+	// the proxy has verified; nil: none.
+	TLS         bool
+	Certificate *Certificate
 	// Metadata is what earlier filters have written, by the name of the filter.
 	Metadata map[string]map[string]any
 }
+
+// Certificate is what rules look at of a client's certificate. That of a workload of the mesh
+// has one URI, its identity, and nothing else.
+type Certificate struct {
+	URIs, DNSNames []string
+	Subject        string // as in RFC 2253, such as CN=shop
+}
+
+// CertificateOf returns the certificate of a workload.
+func CertificateOf(identity string) *Certificate { return &Certificate{URIs: []string{identity}} }
 
 // Match returns the name of the first policy that matches the request; "" if none does.
 // The caller decides by the action of rules what a match means.
@@ -158,16 +170,21 @@ func (r *Request) is(p *rbacv3.Principal) (bool, error) {
 	return false, fmt.Errorf("unknown principal %T", p.GetIdentifier())
 }
 
-// authenticated matches the identity by the matcher that looks at the DNS names and the
-// subject of a certificate, too. A caller of the mesh has neither.
+// authenticated matches by the matcher that looks at the DNS names and the subject of a
+// certificate, too (S27).
 func (r *Request) authenticated(m *matcherv3.StringMatcher) (bool, error) {
 	if m == nil || !r.TLS {
 		return r.TLS, nil
 	}
-	return Text(m, r.Identity)
+	names := []string{""} // of a client without a certificate
+	if c := r.Certificate; c != nil {
+		names = append(slices.Concat(c.URIs, c.DNSNames), c.Subject)
+	}
+	return some(names, func(name string) (bool, error) { return Text(m, name) })
 }
 
-// verified matches the identity by an extension.
+// verified matches the certificate by an extension, of which any name of the kind can
+// match.
 func (r *Request) verified(c *corev3.TypedExtensionConfig) (bool, error) {
 	var m mtlsv3.Config
 	if !c.GetTypedConfig().MessageIs(&m) {
@@ -177,14 +194,16 @@ func (r *Request) verified(c *corev3.TypedExtensionConfig) (bool, error) {
 		return false, err
 	}
 	switch san := m.GetSanMatcher(); {
-	case r.Identity == "" || !r.TLS:
+	case r.Certificate == nil || !r.TLS:
 		return false, nil
 	case san == nil:
 		return m.GetAnyValidatedClientCertificate(), nil
-	case san.GetSanType() != tlsv3.SubjectAltNameMatcher_URI:
-		return false, nil // the certificate has URIs only
+	case san.GetSanType() == tlsv3.SubjectAltNameMatcher_URI:
+		return some(r.Certificate.URIs, func(uri string) (bool, error) { return Text(san.GetMatcher(), uri) })
+	case san.GetSanType() == tlsv3.SubjectAltNameMatcher_DNS:
+		return some(r.Certificate.DNSNames, func(name string) (bool, error) { return Text(san.GetMatcher(), name) })
 	default:
-		return Text(san.GetMatcher(), r.Identity)
+		return false, fmt.Errorf("unknown kind of name %s", san.GetSanType())
 	}
 }
 
@@ -194,7 +213,11 @@ func (r *Request) header(m *routev3.HeaderMatcher) (bool, error) {
 	if !r.HTTP {
 		return false, nil
 	}
-	lines := r.Header(strings.ToLower(m.GetName()))
+	name := strings.ToLower(m.GetName())
+	if slices.Contains(r.Unknown, name) {
+		return false, fmt.Errorf("it looks at the header %s, which Envoy writes", name)
+	}
+	lines := r.Header(name)
 	if len(lines) == 0 {
 		return Header(m, "", false)
 	}

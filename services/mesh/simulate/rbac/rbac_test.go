@@ -23,7 +23,7 @@ func request() *rbac.Request {
 	return &rbac.Request{
 		HTTP: true, Header: func(name string) []string { return headers[name] }, Path: "/items/1/raw",
 		Direct: netip.MustParseAddr("10.0.0.1"), Remote: netip.MustParseAddr("192.0.2.1"),
-		DestinationPort: 8080, ServerName: "shop.example", TLS: true, Identity: "spiffe://cluster.local/ns/shop/sa/client",
+		DestinationPort: 8080, ServerName: "shop.example", TLS: true, Certificate: rbac.CertificateOf("spiffe://cluster.local/ns/shop/sa/client"),
 		Metadata: map[string]map[string]any{"f": {"payload": map[string]any{
 			"iss": "me", "aud": []any{"a", "b"}, "admin": true, "number": 7.0, "none": nil,
 		}}},
@@ -125,7 +125,7 @@ func TestMatchLess(t *testing.T) {
 	for rule, without := range map[string]func(*rbac.Request){
 		`{header: {name: ":method", string_match: {exact: GET}}}`:               func(r *rbac.Request) { r.HTTP = false },
 		`{url_path: {path: {prefix: /}}}`:                                       func(r *rbac.Request) { r.HTTP = false },
-		uri + `any_validated_client_certificate: true}}}`:                       func(r *rbac.Request) { r.Identity = "" },
+		uri + `any_validated_client_certificate: true}}}`:                       func(r *rbac.Request) { r.Certificate = nil },
 		uri + `san_matcher: {san_type: URI, matcher: {prefix: "spiffe://"}}}}}`: func(r *rbac.Request) { r.TLS = false },
 		`{authenticated: {}}`:                                                   func(r *rbac.Request) { r.TLS = false },
 	} {

@@ -9,14 +9,14 @@ import (
 	mtlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/rbac/principals/mtls_authenticated/v3"
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
+
+	"meshlog.dev/services/mesh/proxy"
 )
 
 const (
 	scheme = "spiffe://"
 	// localDomain stands for the mesh's own trust domain, as in Istio.
 	localDomain = "cluster.local"
-	// mtlsAuthenticated is the matcher of verified certificates.
-	mtlsAuthenticated = "envoy.rbac.principals.mtls_authenticated"
 )
 
 // uri matches a URI of the caller's verified certificate (POL-4).
@@ -26,7 +26,7 @@ func (t *translator) uri(m *matcherv3.StringMatcher) (*rbacv3.Principal, bool) {
 			Authenticated: &rbacv3.Principal_Authenticated{PrincipalName: m},
 		}}, true
 	}
-	custom, ok := extension(mtlsAuthenticated, &mtlsv3.Config{
+	custom, ok := extension(proxy.MTLSAuthenticated, &mtlsv3.Config{
 		SanMatcher: &tlsv3.SubjectAltNameMatcher{SanType: tlsv3.SubjectAltNameMatcher_URI, Matcher: m},
 	})
 	return &rbacv3.Principal{Identifier: &rbacv3.Principal_Custom{Custom: custom}}, ok
@@ -67,7 +67,7 @@ func (t *translator) anyone(wide bool) (*rbacv3.Principal, bool) {
 	if t.PrincipalNames {
 		return t.uri(present())
 	}
-	custom, ok := extension(mtlsAuthenticated, &mtlsv3.Config{AnyValidatedClientCertificate: true})
+	custom, ok := extension(proxy.MTLSAuthenticated, &mtlsv3.Config{AnyValidatedClientCertificate: true})
 	return &rbacv3.Principal{Identifier: &rbacv3.Principal_Custom{Custom: custom}}, ok
 }
 

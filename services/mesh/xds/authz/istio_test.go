@@ -111,9 +111,10 @@ func TestDecidesAsIstio(t *testing.T) {
 // passes reports whether a caller passes the filters of DENY and ALLOW.
 func passes(t *testing.T, f authz.HTTP, caller string) bool {
 	t.Helper()
-	r := &rbac.Request{HTTP: true, Header: func(string) []string { return nil }, Path: "/", TLS: true, Identity: caller}
-	if iss, sub, ok := strings.Cut(caller, " "); ok {
-		r.Identity = ""
+	r := &rbac.Request{HTTP: true, Header: func(string) []string { return nil }, Path: "/", TLS: true}
+	if iss, sub, ok := strings.Cut(caller, " "); !ok && caller != "" {
+		r.Certificate = rbac.CertificateOf(caller)
+	} else if ok {
 		r.Metadata = map[string]map[string]any{"envoy.filters.http.jwt_authn": {"payload": map[string]any{"iss": iss, "sub": sub}}}
 	}
 	match := func(rules *rbacv3.RBAC) bool {

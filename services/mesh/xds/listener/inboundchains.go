@@ -160,11 +160,11 @@ func (c inboundChains) manager(r *index.Reader, k chainKind) *listenerv3.Filter 
 		enforce(m, r.Mesh())
 		m.ServerHeaderTransformation = hcmv3.HttpConnectionManager_PASS_THROUGH
 		// A header about the client's certificate counts only from a client of the mesh;
-		// Envoy removes one that a plaintext client sends (MTLS-10).
+		// Envoy removes one that a plaintext client sends. It gets the URI, which is the
+		// client's identity, and no other name of the certificate, which an application could
+		// take for one (MTLS-10).
 		m.ForwardClientCertDetails = hcmv3.HttpConnectionManager_APPEND_FORWARD
-		m.SetCurrentClientCertDetails = &hcmv3.HttpConnectionManager_SetCurrentClientCertDetails{
-			Subject: wrapperspb.Bool(true), Dns: true, Uri: true,
-		}
+		m.SetCurrentClientCertDetails = &hcmv3.HttpConnectionManager_SetCurrentClientCertDetails{Uri: true}
 		if k.decrypts {
 			m.CommonHttpProtocolOptions = &corev3.HttpProtocolOptions{MaxConnectionDuration: limit(r.MaxConnectionDuration())}
 		}

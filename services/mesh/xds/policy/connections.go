@@ -13,8 +13,9 @@ import (
 // Connections are the AuthorizationPolicies that hold for the connections of a class that
 // carry no requests. The zero value holds for none.
 type Connections struct {
-	selected index.SelectorSet
-	from     caller
+	selected       index.SelectorSet
+	principalNames bool // as in index.LDSClass
+	from           caller
 }
 
 // OfConnections returns the policies of a class.
@@ -22,7 +23,7 @@ func OfConnections(class index.LDSClass) Connections {
 	if class.Policies == "" {
 		return Connections{}
 	}
-	return Connections{class.Policies, caller{class.Scope.Services, class.Client == index.ClientRouter}}
+	return Connections{class.Policies, class.PrincipalNames, caller{class.Scope.Services, class.Client == index.ClientRouter}}
 }
 
 // Filters returns the network filters that enforce the policies, in the order in which
@@ -33,7 +34,7 @@ func (c Connections) Filters(r *index.Reader) ([]*listenerv3.Filter, []problem.D
 		return nil, nil
 	}
 	policies := authorization(read(r, c.selected))
-	all := authz.ForTCP(policies, options(r))
+	all := authz.ForTCP(policies, options(r, c.principalNames))
 	var filters []*listenerv3.Filter
 	add := func(name string, f proto.Message) {
 		filters = append(filters, &listenerv3.Filter{Name: name, ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: piece.Any(f)}})

@@ -20,7 +20,7 @@ import (
 func Parts(_ *index.Reader, class index.ECDSClass) []piece.Part {
 	parts := make([]piece.Part, len(names))
 	for i, name := range names {
-		s := slot{name: name, selected: class.Selected}
+		s := slot{name: name, selected: class.Selected, principalNames: class.PrincipalNames}
 		if name == Custom {
 			s.from = caller{class.Services, class.Client == index.ClientRouter}
 		}
@@ -45,15 +45,16 @@ func authorization(policies []world.Object) []world.Object {
 	return slices.DeleteFunc(policies, func(p world.Object) bool { return p.Key.Kind != "AuthorizationPolicy" })
 }
 
-func options(r *index.Reader) authz.Options {
-	return authz.Options{TrustDomains: r.TrustDomains(), MaxRegex: re2.Stock}
+func options(r *index.Reader, principalNames bool) authz.Options {
+	return authz.Options{TrustDomains: r.TrustDomains(), PrincipalNames: principalNames, MaxRegex: re2.Stock}
 }
 
 // slot is the filter of a slot for proxies that policies of these selectors select.
 type slot struct {
-	name     string
-	selected index.SelectorSet
-	from     caller // set only for Custom
+	name           string
+	selected       index.SelectorSet
+	principalNames bool   // as in index.ECDSClass
+	from           caller // set only for Custom
 }
 
 // Make implements piece.Part.
@@ -72,7 +73,7 @@ func (s slot) filter(r *index.Reader, policies []world.Object) (proto.Message, [
 		return new(httpv3.RBAC), nil
 	}
 	policies = authorization(policies)
-	all := authz.ForHTTP(policies, options(r))
+	all := authz.ForHTTP(policies, options(r, s.principalNames))
 	if s.name == Custom {
 		if f, problems := customHTTP(r, policies, all.Custom, s.from); f != nil {
 			return f, problems
