@@ -50,8 +50,12 @@ func (g *gateway) requestLost(t *testing.T, point, host string) {
 	g.save(t, host)
 	stopped(g.ctx, t, f, point)
 	g.noKeyInClear(t)
-	if g.versions[host] > 1 {
-		g.serves(t, host, g.versions[host]-1)
+	if last := g.versions[host]; last > 1 {
+		name, err := g.call(g.ctx, g.ports["warm"], host)
+		must(t, err)
+		if sent := point == "frontend.key-given"; name != nameOf(host, last-1) && !(sent && name == nameOf(host, last)) {
+			t.Errorf("while the frontend is dead, the router has %s", name)
+		}
 	}
 	must(t, f.Restart())
 	g.serves(t, host, g.versions[host])
