@@ -158,8 +158,11 @@ func (i *issued) first(ctx context.Context) error {
 		return nil
 	}
 	asking, stop := context.WithCancel(ctx)
-	ended := make(chan error, 1)
-	go func() { ended <- i.keeper.Run(asking) }()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = i.keeper.Run(asking) // it ends because of stop or ctx, and Wait says which
+	}()
 	_, err := i.keeper.Wait(ctx)
 	stop()
 	<-ended
