@@ -7,6 +7,7 @@ import (
 	"errors"
 	"log/slog"
 	"net"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -107,8 +108,10 @@ type Record struct {
 	// Code is codes.OK if a certificate was issued. Reason is why it was refused.
 	Code   codes.Code
 	Reason string
-	// Identity is zero, and Authenticator empty, if the caller was not authenticated.
+	// Identity is zero, and Authenticator empty, if the caller was not authenticated. A
+	// server has DNS names instead of an identity (CA-11).
 	Identity      spiffe.ID
+	Serving       []string
 	Authenticator string
 	Facts         map[string]string
 	// KeyHash is the SHA-256 of the public key in hex; empty if the request has none.
@@ -116,6 +119,14 @@ type Record struct {
 	// Serial and Ends are those of the issued certificate.
 	Serial string
 	Ends   time.Time
+}
+
+// For returns the identity or the names of an authenticated caller.
+func (r Record) For() string {
+	if len(r.Serving) > 0 {
+		return "server " + strings.Join(r.Serving, ",")
+	}
+	return r.Identity.String()
 }
 
 // MarshalJSON implements json.Marshaler.
@@ -126,12 +137,13 @@ func (r Record) MarshalJSON() ([]byte, error) {
 		Code          string            `json:"code"`
 		Reason        string            `json:"reason,omitempty"`
 		Identity      string            `json:"identity,omitempty"`
+		Serving       []string          `json:"serving,omitempty"`
 		Authenticator string            `json:"authenticator,omitempty"`
 		Facts         map[string]string `json:"facts,omitempty"`
 		KeyHash       string            `json:"keySHA256,omitempty"`
 		Serial        string            `json:"serial,omitempty"`
 		Ends          time.Time         `json:"ends,omitzero"`
-	}{r.Time, r.Address, r.Code.String(), r.Reason, "", r.Authenticator, r.Facts, r.KeyHash, r.Serial, r.Ends}
+	}{r.Time, r.Address, r.Code.String(), r.Reason, "", r.Serving, r.Authenticator, r.Facts, r.KeyHash, r.Serial, r.Ends}
 	if r.Identity != (spiffe.ID{}) {
 		out.Identity = r.Identity.String()
 	}

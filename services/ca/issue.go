@@ -62,7 +62,7 @@ func (v service) CreateCertificate(ctx context.Context, req *authv1.IstioCertifi
 	}
 	s.cfg.Metrics.issued.Inc()
 	s.cfg.Metrics.seconds.Observe(time.Since(began).Seconds())
-	s.log.Info("issued a certificate", "identity", record.Identity.String(), "serial", record.Serial, "ends", record.Ends,
+	s.log.Info("issued a certificate", "identity", record.For(), "serial", record.Serial, "ends", record.Ends,
 		"authenticator", record.Authenticator, "address", record.Address)
 	return &authv1.IstioCertificateResponse{CertChain: issued.Chain}, nil
 }
@@ -78,8 +78,8 @@ func (s *Server) issue(ctx context.Context, info credentials.AuthInfo, req *auth
 	if err != nil {
 		return nil, err
 	}
-	record.Identity, record.Authenticator, record.Facts = proof.ID, proof.Authenticator, proof.Facts
-	if proof.ID.TrustDomain != s.cfg.TrustDomain {
+	record.Identity, record.Serving, record.Authenticator, record.Facts = proof.ID, proof.Serving, proof.Authenticator, proof.Facts
+	if len(proof.Serving) == 0 && proof.ID.TrustDomain != s.cfg.TrustDomain {
 		return nil, &authn.Refusal{Code: codes.PermissionDenied, Reason: "the caller is of trust domain " + proof.ID.TrustDomain + ", and this CA issues for " + s.cfg.TrustDomain + " only"}
 	}
 	if _, asked := req.GetMetadata().GetFields()[impersonation]; asked {
@@ -103,7 +103,12 @@ func (s *Server) issue(ctx context.Context, info credentials.AuthInfo, req *auth
 	if err := proof.Spend(ctx); err != nil {
 		return nil, err
 	}
-	issued, err := authority.Issue(request, proof.ID, ttl, record.Time)
+	var issued *signer.Issued
+	if len(proof.Serving) > 0 {
+		issued, err = authority.IssueServing(request.PublicKey(), proof.Serving, ttl, record.Time)
+	} else {
+		issued, err = authority.Issue(request, proof.ID, ttl, record.Time)
+	}
 	if err != nil {
 		s.cfg.Metrics.unsigned.WithLabelValues(errorSign).Inc()
 		return nil, &authn.Refusal{Code: codes.Internal, Reason: "the CA cannot sign: see its log", Detail: err}
@@ -154,7 +159,7 @@ func (s *Server) refused(ctx context.Context, record Record, err error) error {
 	}
 	attributes := []any{"code", record.Code.String(), "reason", record.Reason, "address", record.Address}
 	if record.Authenticator != "" {
-		attributes = append(attributes, "identity", record.Identity.String())
+		attributes = append(attributes, "identity", record.For())
 	}
 	s.log.Warn("refused a certificate", attributes...)
 	// A client that goes away is recorded all the same.

@@ -89,14 +89,20 @@ func (c *conn) applied(s *stream.Stream) (roots rootSums, gets bool) {
 	return c.server.roots.of(has), true
 }
 
+// MeshRoots returns the roots of the mesh in the served version, in PEM.
+func (s *Server) MeshRoots() (all []string) {
+	if st := s.serving.Load(); st != nil {
+		for _, root := range st.PushContext.TrustBundle().GetRoots() {
+			all = append(all, root.GetCertificate())
+		}
+	}
+	return all
+}
+
 // rootsReport reports which roots are served, and how many streams have applied which.
 func (s *Server) rootsReport(conns []*conn, r *reportv1.FrontendReport) {
-	if st := s.serving.Load(); st != nil {
-		var texts []string
-		for _, root := range st.PushContext.TrustBundle().GetRoots() {
-			texts = append(texts, root.GetCertificate())
-		}
-		r.Roots = sumsOf(texts...).list()
+	if s.serving.Load() != nil {
+		r.Roots = sumsOf(s.MeshRoots()...).list()
 	}
 	count := map[rootSums]uint32{}
 	for _, c := range conns {

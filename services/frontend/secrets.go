@@ -11,6 +11,7 @@ import (
 	auditv1 "meshlog.dev/proto/meshlog/audit/v1"
 	"meshlog.dev/services/frontend/keys"
 	"meshlog.dev/services/frontend/stream"
+	"meshlog.dev/services/internal/failpoint"
 	"meshlog.dev/services/internal/loglimit"
 	"meshlog.dev/services/mesh/xds"
 	"meshlog.dev/services/mesh/xds/piece"
@@ -170,6 +171,7 @@ func (s *secrets) sent(c *conn, r *xds.Resource) {
 	if !has {
 		return
 	}
+	failpoint.At(failpoint.FrontendKeyGiven)
 	object := fmt.Sprintf("Secret %s/%s (%s)", w.key.Namespace, w.key.Name, w.key.Shard)
 	s.log.Info("gave a proxy a private key", "proxy", c.proxy.ID, "identity", c.id.name, "secret", r.Name, "object", object, "hmac", hex.EncodeToString([]byte(w.key.Sum)))
 	if s.audit != nil {

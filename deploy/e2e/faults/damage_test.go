@@ -59,13 +59,6 @@ func TestFileDamaged(t *testing.T) {
 	}
 }
 
-func size(t *testing.T, path string) int64 {
-	t.Helper()
-	info, err := os.Stat(path)
-	must(t, err)
-	return info.Size()
-}
-
 // flip inverts n bits of a part of a file.
 func (m *mesh) flip(t *testing.T, path string, from, to int64, n int) {
 	t.Helper()

@@ -64,11 +64,7 @@ func start(t *testing.T, arranged arrangement) *mesh {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	for *seed == 0 {
-		*seed = uint64(time.Now().UnixNano() % 1e6)
-	}
-	t.Logf("-seed %d", *seed)
-	m := &mesh{ctx: ctx, dice: rand.New(rand.NewPCG(*seed, 1)), roots: map[string]string{}}
+	m := &mesh{ctx: ctx, dice: dice(t), roots: map[string]string{}}
 	dir := t.TempDir()
 
 	ports := map[string]int{"sotw": 0, "delta": 0}
@@ -92,6 +88,16 @@ func start(t *testing.T, arranged arrangement) *mesh {
 	}
 	m.settle(t)
 	return m
+}
+
+// dice returns the source of random choices, and logs its seed.
+func dice(t *testing.T) *rand.Rand {
+	t.Helper()
+	for *seed == 0 {
+		*seed = uint64(time.Now().UnixNano() % 1e6)
+	}
+	t.Logf("-seed %d", *seed)
+	return rand.New(rand.NewPCG(*seed, 1))
 }
 
 // join starts an Envoy and requests through it.

@@ -74,7 +74,7 @@ func goesOn(t *testing.T, arranged arrangement) {
 			must(t, standby.Stop())
 			must(t, standby.RestartWith(failAt+"="+point))
 			must(t, leader.Stop())
-			m.stopped(t, standby, point)
+			stopped(m.ctx, t, standby, point)
 			must(t, leader.Restart())
 			m.flows(t)
 			must(t, standby.Restart())

@@ -22,8 +22,11 @@ type Parts struct {
 	Kube []KubeCluster
 	// Folder is the directory of bin/ that holds the programs.
 	Folder string
-	// OfBuilders are additional flags of builders.
-	OfBuilders []string
+	// OfBuilders, OfWatchers and OfFrontends are additional flags of builders, of the
+	// watchers of the directory, and of frontends.
+	OfBuilders, OfWatchers, OfFrontends []string
+	// TLS has frontends serve xDS over mutual TLS only; nil: without TLS.
+	TLS *TLS
 	// Place returns where a process runs; nil: on this machine.
 	Place func(name string) (Place, error)
 }
@@ -74,7 +77,7 @@ func Assemble(ctx context.Context, dir, config string, p Parts) (_ *Mesh, err er
 		if err != nil {
 			return nil, err
 		}
-		if err := a.add(&m.Frontends, "frontend", "frontend", name, port, "--data", filepath.Join(dir, name)); err != nil {
+		if err := a.add(&m.Frontends, "frontend", "frontend", name, port, append(slices.Clone(p.OfFrontends), "--data", filepath.Join(dir, name))...); err != nil {
 			return nil, err
 		}
 	}
@@ -90,7 +93,7 @@ type assembly struct {
 
 // add starts a program of a role.
 func (a *assembly) add(to *[]*Server, program, role, name string, xds int, flags ...string) (err error) {
-	s := Server{XDS: xds}
+	s := Server{XDS: xds, TLS: a.parts.TLS}
 	if a.parts.Place != nil {
 		if s.Place, err = a.parts.Place(name); err != nil {
 			return err
@@ -114,7 +117,7 @@ func (a *assembly) watch(ctx context.Context, config string) error {
 				return err
 			}
 		}
-		if err := a.add(&watchers, "watcher-file", "watcher-file-default", name, 0, "--config", config); err != nil {
+		if err := a.add(&watchers, "watcher-file", "watcher-file-default", name, 0, append(slices.Clone(a.parts.OfWatchers), "--config", config)...); err != nil {
 			return err
 		}
 		a.Watcher, a.Twins = watchers[0], watchers[1:]

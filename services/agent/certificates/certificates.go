@@ -1,6 +1,6 @@
-// Package certificates gets the certificate of a workload from the mesh's CA and renews
-// it (AGT-3, CA-8). The key is made in memory, and is written only into a File, if there
-// is one.
+// Package certificates gets a certificate from the mesh's CA and renews it: that of the
+// workload of an agent (AGT-3, CA-8), and that of the port of a frontend (CA-11). The key
+// is made in memory, and is written only into a File or a SealedFile, if there is one.
 package certificates
 
 import (
@@ -15,6 +15,7 @@ import (
 	"fmt"
 	"log/slog"
 	mathrand "math/rand/v2"
+	"strings"
 	"sync"
 	"time"
 )
@@ -72,10 +73,13 @@ type Config struct {
 	Tokens Tokens
 	// TTL is the wanted time of a certificate.
 	TTL time.Duration
-	// Saved keeps the certificate and its key over a restart; empty: nothing does.
-	Saved File
+	// Saved keeps the certificate and its key over a restart; nil: nothing does.
+	Saved Saver
 	Log   *slog.Logger
 }
+
+// Saver keeps an identity over a restart.
+type Saver interface{ Save(i *Identity) error }
 
 // Tokens are how a workload proves its identity before it has a certificate.
 type Tokens interface {
@@ -245,7 +249,7 @@ func (k *Keeper) renew(ctx context.Context) error {
 		}
 		odd = nil
 	}
-	if k.Saved != "" {
+	if k.Saved != nil {
 		if err := k.Saved.Save(id); err != nil {
 			k.Log.Error("cannot save the certificate and its key; after a restart the one before is used while it lasts", "error", err)
 		}
@@ -263,7 +267,7 @@ func (k *Keeper) set(id *Identity, asked time.Time, odd error) {
 	k.renewAt = renewal(asked, id.until)
 	close(k.changed)
 	k.changed = make(chan struct{})
-	k.Log.Info("got a certificate from the CA", "identity", uri(id.Certificate.Leaf), "serial", id.Certificate.Leaf.SerialNumber.Text(16),
+	k.Log.Info("got a certificate from the CA", "identity", subject(id.Certificate.Leaf), "serial", id.Certificate.Leaf.SerialNumber.Text(16),
 		"ends", id.Ends(), "renewal", k.renewAt)
 	if odd != nil {
 		k.Log.Warn("the certificate is used although it is not valid here: there is no other", "error", odd)
@@ -280,9 +284,10 @@ func renewal(from, to time.Time) time.Time {
 	return from.Add(time.Duration(float64(to.Sub(from)) * (.4 + .2*mathrand.Float64())))
 }
 
-func uri(c *x509.Certificate) string {
+// subject returns the identity of a workload, or the names of a server.
+func subject(c *x509.Certificate) string {
 	if len(c.URIs) == 0 {
-		return ""
+		return strings.Join(c.DNSNames, ",")
 	}
 	return c.URIs[0].String()
 }

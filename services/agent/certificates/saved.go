@@ -38,9 +38,14 @@ func (f File) Load(now time.Time) (*Identity, error) {
 	if err != nil {
 		return nil, err
 	}
-	id, err := decode(b, now)
+	return load(string(f), b, now)
+}
+
+// load returns the identity in the content of a file; nil: its certificate has ended.
+func load(path string, content []byte, now time.Time) (*Identity, error) {
+	id, err := decode(content, now)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", f, err)
+		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	if !now.Before(id.Ends()) {
 		return nil, nil
@@ -50,18 +55,56 @@ func (f File) Load(now time.Time) (*Identity, error) {
 
 // Save writes an identity.
 func (f File) Save(i *Identity) error {
-	key, err := x509.MarshalPKCS8PrivateKey(i.Certificate.PrivateKey)
+	b, err := encode(i)
 	if err != nil {
 		return err
+	}
+	return seal.WriteFile(string(f), b)
+}
+
+// SealedFile is a File that is encrypted with a key from elsewhere.
+type SealedFile struct {
+	Path string
+	Key  *seal.Key
+}
+
+// Load returns the identity in the file; nil: there is none, or its certificate has ended.
+func (f SealedFile) Load(now time.Time) (*Identity, error) {
+	b, err := f.Key.ReadFile(f.Path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer clear(b)
+	return load(f.Path, b, now)
+}
+
+// Save writes an identity.
+func (f SealedFile) Save(i *Identity) error {
+	b, err := encode(i)
+	if err != nil {
+		return err
+	}
+	defer clear(b)
+	return f.Key.WriteFile(f.Path, b)
+}
+
+// encode returns what decode reads.
+func encode(i *Identity) ([]byte, error) {
+	key, err := x509.MarshalPKCS8PrivateKey(i.Certificate.PrivateKey)
+	if err != nil {
+		return nil, err
 	}
 	var b []byte
 	for _, der := range append(i.Certificate.Certificate[:len(i.Certificate.Certificate):len(i.Certificate.Certificate)], i.Root.Raw) {
 		b = append(b, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})...)
 	}
-	return seal.WriteFile(string(f), append(b, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: key})...))
+	return append(b, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: key})...), nil
 }
 
-// decode reads what Save writes. Its errors do not quote the file.
+// decode reads what encode returns. Its errors do not quote the file.
 func decode(b []byte, now time.Time) (*Identity, error) {
 	var chain []string
 	for {
@@ -92,5 +135,5 @@ func (k *Keeper) Restore(id *Identity) {
 	k.renewAt = renewal(id.Certificate.Leaf.NotBefore, id.until)
 	close(k.changed)
 	k.changed = make(chan struct{})
-	k.Log.Info("has a certificate from before", "identity", uri(id.Certificate.Leaf), "serial", id.Certificate.Leaf.SerialNumber.Text(16), "ends", id.Ends(), "renewal", k.renewAt)
+	k.Log.Info("has a certificate from before", "identity", subject(id.Certificate.Leaf), "serial", id.Certificate.Leaf.SerialNumber.Text(16), "ends", id.Ends(), "renewal", k.renewAt)
 }

@@ -65,7 +65,7 @@ func (k *Keeper) Report() Report {
 	r := Report{Issued: k.issued, Renewal: k.renewAt}
 	if k.now != nil {
 		leaf := k.now.Certificate.Leaf
-		r.Identity, r.Serial, r.Root = uri(leaf), leaf.SerialNumber.Text(16), k.now.Root.Subject.String()
+		r.Identity, r.Serial, r.Root = subject(leaf), leaf.SerialNumber.Text(16), k.now.Root.Subject.String()
 		r.Since, r.Ends = k.now.Since, k.now.Ends()
 	}
 	if k.trouble != nil {

@@ -38,9 +38,11 @@ type Authenticator interface {
 	Authenticate(ctx context.Context, c Credentials) (*Proof, error)
 }
 
-// Proof is what credentials prove.
+// Proof is what credentials prove: the identity of a workload, or that the caller is a
+// server with DNS names, never both (CA-11).
 type Proof struct {
 	ID            spiffe.ID
+	Serving       []string // DNS names; with them ID is zero
 	Authenticator string
 	// Facts are what else is known of the caller, for the audit. None is a secret.
 	Facts map[string]string

@@ -6,12 +6,15 @@ import (
 
 	"google.golang.org/grpc/codes"
 
+	"meshlog.dev/services/ca/jointoken"
 	"meshlog.dev/services/ca/signer"
 	"meshlog.dev/services/mesh/spiffe"
 )
 
 // Certificate authenticates by a certificate under the CA's roots. The caller gets a
-// certificate for the same identity, and nothing else (CA-5).
+// certificate for the same identity, and nothing else (CA-5). One of a server, which the CA
+// has issued, gets one for the same DNS names: it has no URI and is for servers only, so
+// it is never one of a workload, and no workload's is one of a server (CA-11).
 type Certificate struct {
 	authority   func() *signer.Authority
 	trustDomain string
@@ -32,6 +35,15 @@ func (*Certificate) Takes(c Credentials) bool { return c.Token == "" && len(c.Ce
 // certificate's end, or than its CA's, so all is checked for each call.
 func (a *Certificate) Authenticate(_ context.Context, c Credentials) (*Proof, error) {
 	leaf := c.Certificates[0]
+	if signer.IsServing(leaf) {
+		if err := a.authority().VerifyServing(leaf, c.Certificates[1:], time.Now()); err != nil {
+			return nil, refuse(codes.Unauthenticated, err, "the server's certificate is not valid under the roots of this CA")
+		}
+		if err := jointoken.CheckNames(leaf.DNSNames); err != nil {
+			return nil, refuse(codes.PermissionDenied, err, "the server's certificate has names that this CA does not issue")
+		}
+		return &Proof{Serving: leaf.DNSNames, Facts: map[string]string{"serial": leaf.SerialNumber.Text(16)}}, nil
+	}
 	if err := a.authority().Verify(leaf, c.Certificates[1:], time.Now()); err != nil {
 		return nil, refuse(codes.Unauthenticated, err, "the client's certificate is not valid under the roots of this CA")
 	}

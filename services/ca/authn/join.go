@@ -42,19 +42,28 @@ func (j *Join) Authenticate(ctx context.Context, c Credentials) (*Proof, error) 
 	if !time.Now().Before(g.Until) {
 		return nil, refuse(codes.Unauthenticated, nil, "the join token ended at %s: make another one", g.Until.Format(time.RFC3339))
 	}
-	id, err := identity(j.trustDomain, g.Namespace, g.ServiceAccount)
+	p := &Proof{Serving: g.Serving}
+	switch {
+	case len(g.Serving) == 0:
+		p.ID, err = identity(j.trustDomain, g.Namespace, g.ServiceAccount)
+	case g.Namespace != "" || g.ServiceAccount != "":
+		err = refuse(codes.PermissionDenied, nil, "the join token is for a workload and for a server: make one for each")
+	default:
+		if names := jointoken.CheckNames(g.Serving); names != nil {
+			err = refuse(codes.PermissionDenied, names, "the join token names no server")
+		}
+	}
 	if err != nil {
 		return nil, err
 	}
-	return &Proof{
-		ID: id, Facts: map[string]string{"token-sha256": key},
-		spend: func(ctx context.Context) error {
-			if err := j.store.Delete(ctx, key, revision); err != nil {
-				return refuseToken(err)
-			}
-			return nil
-		},
-	}, nil
+	p.Facts = map[string]string{"token-sha256": key}
+	p.spend = func(ctx context.Context) error {
+		if err := j.store.Delete(ctx, key, revision); err != nil {
+			return refuseToken(err)
+		}
+		return nil
+	}
+	return p, nil
 }
 
 func refuseToken(err error) error {

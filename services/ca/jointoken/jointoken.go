@@ -1,5 +1,5 @@
 // Package jointoken makes join tokens and keeps what they are good for: one
-// certificate of one workload, until a time (CA-6). The command line makes them, and a
+// certificate of one workload, or of one server, until a time (CA-6, CA-11). The command line makes them, and a
 // CA spends them.
 package jointoken
 
@@ -12,6 +12,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"io/fs"
+	"net/netip"
+	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -44,10 +47,13 @@ type Store interface {
 	Delete(ctx context.Context, key string, revision uint64) error
 }
 
-// Grant is what a token is good for: one certificate of this workload.
+// Grant is what a token is good for: one certificate of this workload or, with Serving,
+// one of a server with these DNS names, and of no workload. A CA of an older build refuses
+// a grant with Serving, because it names no workload.
 type Grant struct {
 	Namespace      string    `json:"namespace"`
 	ServiceAccount string    `json:"serviceAccount"`
+	Serving        []string  `json:"serving,omitempty"`
 	Until          time.Time `json:"until"`
 }
 
@@ -58,6 +64,48 @@ func New(ctx context.Context, s Store, namespace, account string, until time.Tim
 	if _, err := spiffe.New("any", namespace, account); err != nil {
 		return "", err
 	}
+	return keep(ctx, s, Grant{Namespace: namespace, ServiceAccount: account, Until: until.UTC()})
+}
+
+// NewServing is New for one certificate of a server with these DNS names (CA-11).
+func NewServing(ctx context.Context, s Store, names []string, until time.Time) (string, error) {
+	if err := CheckNames(names); err != nil {
+		return "", err
+	}
+	return keep(ctx, s, Grant{Serving: names, Until: until.UTC()})
+}
+
+// maxNames is how many DNS names a server's certificate may have.
+const maxNames = 8
+
+// label matches a label of a DNS name, as it is compared: in lower case.
+var label = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
+
+// CheckNames returns why texts are no DNS names of a server: each is one host in lower
+// case, without a star, and no address.
+func CheckNames(names []string) error {
+	if len(names) == 0 || len(names) > maxNames {
+		return fmt.Errorf("a server's certificate has 1 to %d DNS names, and these are %d", maxNames, len(names))
+	}
+	for i, name := range names {
+		_, notAddress := netip.ParseAddr(name)
+		valid := len(name) <= 253 && notAddress != nil
+		for part := range strings.SplitSeq(name, ".") {
+			valid = valid && label.MatchString(part)
+		}
+		switch {
+		case !valid:
+			return fmt.Errorf("%q is no DNS name of a host: want one in lower case, without a star, and no address", name)
+		case slices.Contains(names[:i], name):
+			return fmt.Errorf("%q is named twice", name)
+		}
+	}
+	return nil
+}
+
+// keep makes a token and keeps its grant.
+func keep(ctx context.Context, s Store, g Grant) (string, error) {
+	until := g.Until
 	switch lasts := time.Until(until); {
 	case lasts <= 0:
 		return "", fmt.Errorf("a join token until %s would have ended already", until.UTC().Format(time.RFC3339))
@@ -68,7 +116,7 @@ func New(ctx context.Context, s Store, namespace, account string, until time.Tim
 	if _, err := rand.Read(secret); err != nil {
 		return "", err
 	}
-	value, err := json.Marshal(Grant{namespace, account, until.UTC()})
+	value, err := json.Marshal(g)
 	if err != nil {
 		return "", err
 	}

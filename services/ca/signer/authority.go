@@ -119,12 +119,21 @@ func (a *Authority) Check(ttl time.Duration, now time.Time) error {
 // Verify returns why a client's certificate is none under the authority's roots, or
 // nil. The further certificates are those that the client sent with it.
 func (a *Authority) Verify(leaf *x509.Certificate, further []*x509.Certificate, now time.Time) error {
+	return a.verify(leaf, further, x509.ExtKeyUsageClientAuth, now)
+}
+
+// VerifyServing is Verify for the certificate of a server.
+func (a *Authority) VerifyServing(leaf *x509.Certificate, further []*x509.Certificate, now time.Time) error {
+	return a.verify(leaf, further, x509.ExtKeyUsageServerAuth, now)
+}
+
+func (a *Authority) verify(leaf *x509.Certificate, further []*x509.Certificate, usage x509.ExtKeyUsage, now time.Time) error {
 	between := a.intermediates.Clone()
 	for _, c := range further {
 		between.AddCert(c)
 	}
 	_, err := leaf.Verify(x509.VerifyOptions{
-		Roots: a.pool, Intermediates: between, CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+		Roots: a.pool, Intermediates: between, CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{usage},
 	})
 	return err
 }
@@ -179,7 +188,18 @@ func (a *Authority) IssueServing(key crypto.PublicKey, names []string, ttl time.
 	if err != nil {
 		return nil, err
 	}
+	if !IsServing(leaf) || !slices.Equal(leaf.DNSNames, names) { // what was signed is what was meant
+		return nil, fmt.Errorf("the signed certificate is not one of a server %q", names)
+	}
 	return &Issued{leaf, append([]string{Encode(leaf)}, a.path...)}, nil
+}
+
+// IsServing reports whether a certificate has the form of those that IssueServing signs:
+// DNS names and no other name, good for servers and nothing else.
+func IsServing(c *x509.Certificate) bool {
+	return !c.IsCA && c.KeyUsage == x509.KeyUsageDigitalSignature &&
+		slices.Equal(c.ExtKeyUsage, []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}) && len(c.UnknownExtKeyUsage) == 0 &&
+		len(c.DNSNames) > 0 && len(c.URIs)+len(c.IPAddresses)+len(c.EmailAddresses) == 0 && len(c.Subject.Names) == 0
 }
 
 // sign completes a leaf and signs it. It ends after ttl, and earlier if the authority

@@ -2,6 +2,7 @@ package signer
 
 import (
 	"bytes"
+	"crypto"
 	"crypto/ecdsa"
 	"crypto/ed25519"
 	"crypto/elliptic"
@@ -32,6 +33,9 @@ type Request struct {
 
 // KeyHash returns the SHA-256 of the public key, as SubjectPublicKeyInfo.
 func (r *Request) KeyHash() [sha256.Size]byte { return r.hash }
+
+// PublicKey returns the public key.
+func (r *Request) PublicKey() crypto.PublicKey { return r.public }
 
 // ParseRequest reads a certificate request in PEM.
 func ParseRequest(data []byte) (*Request, error) {

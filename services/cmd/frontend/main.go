@@ -27,6 +27,7 @@ func (s *settings) Flags(fs *pflag.FlagSet) {
 	s.Bus.Flags(fs)
 	fs.StringVar(&s.Data, "data", "", "data `directory` of this frontend alone, created if it is missing. The frontend serves from it while all other processes are down: keep it over restarts")
 	s.Settings.Flags(fs)
+	s.ServingFlags(fs)
 	s.Exchange.Flags(fs)
 }
 
@@ -56,6 +57,9 @@ func command() *cobra.Command {
 func run(ctx context.Context, p *process.Process, s *settings) error {
 	keys, err := s.Exchange.Keys(&s.Settings)
 	if err != nil {
+		return err
+	}
+	if err := s.Certify(ctx, p, s.Data); err != nil {
 		return err
 	}
 	ports, err := s.Open()

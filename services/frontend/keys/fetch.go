@@ -12,6 +12,7 @@ import (
 	"meshlog.dev/proto/ident"
 	auditv1 "meshlog.dev/proto/meshlog/audit/v1"
 	keyv1 "meshlog.dev/proto/meshlog/key/v1"
+	"meshlog.dev/services/internal/failpoint"
 	"meshlog.dev/services/internal/keyexchange"
 	"meshlog.dev/services/mesh/keymaterial"
 )
@@ -188,6 +189,7 @@ func (s *Store) ask(ctx context.Context, f *fetch, batch []Key) bool {
 	defer answer.Wipe()
 	outcome := outcomeName(answer.Outcome)
 	if answer.Outcome == keyv1.Outcome_OUTCOME_GIVEN {
+		failpoint.At(failpoint.FrontendKeyAnswered)
 		s.count(s.take(batch, answer.Fields))
 		return true
 	}
@@ -226,6 +228,7 @@ func (s *Store) request(ctx context.Context, o object, batch []Key) (*keyexchang
 	}
 	ctx, cancel := context.WithTimeout(ctx, askWithin)
 	defer cancel()
+	failpoint.At(failpoint.FrontendKeyAsk)
 	answer, err := s.cfg.Ask(ctx, w)
 	if err == nil && answer == nil {
 		err = errors.New("there is no answer")
@@ -271,6 +274,7 @@ func (s *Store) refuse(k Key, why error) {
 // keep seals a key into its file, and then makes it available (KEY-8). It owns content.
 func (s *Store) keep(k Key, content []byte) {
 	err := s.save(k, content)
+	failpoint.At(failpoint.FrontendKeySealed)
 	s.mu.Lock()
 	e := s.entries[k]
 	if e == nil || e.content != nil { // Want has dropped it meanwhile
@@ -283,6 +287,7 @@ func (s *Store) keep(k Key, content []byte) {
 		f.missing = slices.DeleteFunc(f.missing, func(m Key) bool { return m == k })
 	}
 	s.mu.Unlock()
+	failpoint.At(failpoint.FrontendKeyKept)
 	s.log.Info("a private key has come", "object", k.object(), "field", k.Field, "hmac", hexSum(k))
 	s.changed(k)
 }

@@ -10,6 +10,7 @@ import (
 
 	"meshlog.dev/proto/ident"
 	"meshlog.dev/proto/jsapi"
+	"meshlog.dev/services/internal/failpoint"
 )
 
 // keyQueue is the queue group of the watchers of a shard: the holder or a twin gets a
@@ -60,9 +61,11 @@ func (f *Fleet) ServeKeys(ctx context.Context, shard ident.Shard, answers KeyAns
 		if b == nil {
 			return
 		}
+		failpoint.At(failpoint.WatcherKeyAnswer)
 		if err := m.Respond(b); err != nil {
 			f.log.Warn("cannot answer a request for a key", "shard", shard.String(), "error", err)
 		}
+		failpoint.At(failpoint.WatcherKeyAnswered)
 	}
 	t := turns{answer: func(m *nats.Msg, late bool) {
 		if late {

@@ -16,6 +16,7 @@
 package certificates
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -37,6 +38,9 @@ const interval = 5 * time.Second
 type Files struct {
 	// Cert has the server's certificate and its chain, Key its key.
 	Cert, Key string
+	// Issued returns the server's certificate, with Leaf, where a CA issues it and no
+	// files have it. It is called at each read of the files. nil: Cert and Key have it.
+	Issued func() *tls.Certificate
 	// ClientCA has the CAs that clients' certificates must be signed by. If it is
 	// empty, clients need no certificate.
 	ClientCA string
@@ -54,7 +58,7 @@ type Certificates struct {
 
 // loaded is immutable.
 type loaded struct {
-	content [3]string // of Files.Cert, Key and ClientCA
+	content [3]string // of Files.Cert or what was issued, Key and ClientCA
 	config  *tls.Config
 	leaf    *x509.Certificate
 	cas     []*x509.Certificate // the first to expire first
@@ -153,7 +157,7 @@ func (l *loaded) expired() error {
 func (f Files) read() (*loaded, error) {
 	l := &loaded{since: time.Now()}
 	for i, path := range []string{f.Cert, f.Key, f.ClientCA} {
-		if path == "" && i == 2 {
+		if path == "" && (i == 2 || f.Issued != nil) {
 			continue
 		}
 		b, err := os.ReadFile(path)
@@ -166,9 +170,9 @@ func (f Files) read() (*loaded, error) {
 		}
 		l.content[i] = string(b)
 	}
-	pair, err := tls.X509KeyPair([]byte(l.content[0]), []byte(l.content[1]))
+	pair, err := f.pair(l)
 	if err != nil {
-		return nil, fmt.Errorf("certificate %s with key %s: %w", f.Cert, f.Key, err)
+		return nil, err
 	}
 	l.leaf = pair.Leaf
 	l.config = &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"h2"}, Certificates: []tls.Certificate{pair}}
@@ -184,6 +188,21 @@ func (f Files) read() (*loaded, error) {
 		l.config.ClientCAs.AddCert(ca)
 	}
 	return l, nil
+}
+
+// pair returns the server's certificate. l has the content of the files, and gets that of
+// an issued one, by which a new one is noticed.
+func (f Files) pair(l *loaded) (tls.Certificate, error) {
+	if f.Issued != nil {
+		pair := *f.Issued()
+		l.content[0] = string(bytes.Join(pair.Certificate, nil))
+		return pair, nil
+	}
+	pair, err := tls.X509KeyPair([]byte(l.content[0]), []byte(l.content[1]))
+	if err != nil {
+		return pair, fmt.Errorf("certificate %s with key %s: %w", f.Cert, f.Key, err)
+	}
+	return pair, nil
 }
 
 // parseCAs returns the certificates in PEM data, the first to expire first.

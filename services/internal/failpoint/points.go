@@ -6,7 +6,7 @@ package failpoint
 
 import "slices"
 
-// Point is a step of a process: the role, a dot, and the step.
+// Point is a step of a process: the role, or file for any of them, a dot, and the step.
 type Point string
 
 var points []Point
@@ -48,4 +48,26 @@ var (
 	FrontendPersist   = point("frontend.persist")   // before the served version is written to the frontend's file
 	FrontendPersisted = point("frontend.persisted") // it is written
 	FrontendPush      = point("frontend.push")      // before a response is sent
+)
+
+// The steps of a request for a private key (KEY-3). The first words of their names say
+// so: tests reach them by a certificate that is new.
+var (
+	FrontendKeyAsk      = point("frontend.key-ask")      // before the frontend asks a watcher
+	FrontendKeyAnswered = point("frontend.key-answered") // an answer with keys has come, no file has them
+	FrontendKeySealed   = point("frontend.key-sealed")   // the sealed file has the key, the memory does not
+	FrontendKeyKept     = point("frontend.key-kept")     // the memory has it too, no stream knows
+	FrontendKeyGiven    = point("frontend.key-given")    // a proxy was sent it, the audit has no record
+
+	WatcherKeyAsked    = point("watcher.key-asked")    // a request is opened, the source is not read
+	WatcherKeyRead     = point("watcher.key-read")     // the key is in memory, the answer is not sealed
+	WatcherKeyAnswer   = point("watcher.key-answer")   // before the sealed answer is sent
+	WatcherKeyAnswered = point("watcher.key-answered") // the client of the bus has the answer
+)
+
+// The steps of any file that replaces another as one, such as the sealed file of a key.
+var (
+	FileBegun   = point("file.begun")   // a part of the temporary file is written
+	FileWritten = point("file.written") // all of it is written and synced, it has not its place
+	FilePlaced  = point("file.placed")  // it has its place, the directory is not synced
 )

@@ -20,6 +20,8 @@ import (
 	"path/filepath"
 
 	"golang.org/x/crypto/nacl/secretbox"
+
+	"meshlog.dev/services/internal/failpoint"
 )
 
 // magic begins each sealed file.
@@ -189,8 +191,8 @@ func place(path string, content []byte, put func(tmp, path string) error) error 
 	if err != nil {
 		return err
 	}
-	_, err = tmp.Write(content)
-	if err = errors.Join(err, tmp.Sync(), tmp.Close()); err == nil {
+	if err = errors.Join(write(tmp, content), tmp.Sync(), tmp.Close()); err == nil {
+		failpoint.At(failpoint.FileWritten)
 		err = put(tmp.Name(), path)
 	}
 	if err != nil {
@@ -199,7 +201,17 @@ func place(path string, content []byte, put func(tmp, path string) error) error 
 		}
 		return err
 	}
+	failpoint.At(failpoint.FilePlaced)
 	return SyncDir(filepath.Dir(path))
+}
+
+// write writes content in two parts, so that a test can end the process between them.
+func write(f *os.File, content []byte) error {
+	half := len(content) / 2
+	_, first := f.Write(content[:half])
+	failpoint.At(failpoint.FileBegun)
+	_, second := f.Write(content[half:])
+	return errors.Join(first, second)
 }
 
 // SyncDir returns when the disk has the names in a directory.

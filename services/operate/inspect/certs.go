@@ -47,7 +47,8 @@ func Certs() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "certs", Short: "Show which workloads have which certificates, and until when", Args: command.Args(0, 0, ""),
 		Long: `Show the certificates of the mesh: those that the certificate authority issued, as the
-audit has them, and those that connected proxies show to their frontends. Of each
+audit has them, and those that connected proxies show to their frontends. Those of
+servers, such as frontends, are shown by their DNS names. Of each
 identity the newest is first; without --all, one that has ended is shown only if a
 connected proxy shows it.
 
@@ -106,6 +107,11 @@ func viewCerts(entries []audit.Entry, frontends []*reportv1.FrontendReport, all 
 		v := certView{
 			Identity: r.GetIdentity(), Serial: r.GetSerial(), Issued: e.Time, Ends: r.GetNotAfter().AsTime(),
 			Proof: cmp.Or(proofs[r.GetAuthenticator()], r.GetAuthenticator()), Facts: r.GetFacts(), CA: r.GetProcess(),
+		}
+		for _, f := range r.GetFacts() { // a server has DNS names instead of an identity (CA-11)
+			if names, ok := strings.CutPrefix(f, "serving "); ok && v.Identity == "" {
+				v.Identity = "server " + names
+			}
 		}
 		if r.GetAuthenticator() == "certificate" {
 			for _, f := range r.GetFacts() {

@@ -132,7 +132,11 @@ func (a *agent) prepare() error {
 	}
 	ca := &caclient.Client{Address: a.CA, ServerName: a.CAServerName, ClusterID: a.ClusterID}
 	ca.Roots = func() (*x509.CertPool, error) { return a.trust.pool(a.CARoots) }
-	a.keeper = certificates.New(certificates.Config{Issuer: ca, Tokens: tokens, TTL: a.TTL, Saved: certificates.File(a.state(identityFile)), Log: a.log})
+	conf := certificates.Config{Issuer: ca, Tokens: tokens, TTL: a.TTL, Log: a.log}
+	if path := a.state(identityFile); path != "" {
+		conf.Saved = certificates.File(path)
+	}
+	a.keeper = certificates.New(conf)
 	a.trust.keeper = a.keeper
 	if err := a.restore(); err != nil {
 		a.log.Warn("cannot use the certificate of the state directory; the agent asks for one with its token", "error", err)

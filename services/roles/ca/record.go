@@ -29,13 +29,16 @@ const (
 // of a refusal waits for the bus, so that strangers do not.
 func (r recorder) record(ctx context.Context, c ca.Record) error {
 	out := &auditv1.Record{Action: auditv1.Action_ACTION_CERTIFICATE_REFUSED, Authenticator: c.Authenticator, Serial: c.Serial}
-	if c.Authenticator != "" {
+	if c.Authenticator != "" && len(c.Serving) == 0 {
 		out.Identity = c.Identity.String()
 	}
 	if digest, err := hex.DecodeString(c.KeyHash); err == nil {
 		out.Digest = digest
 	}
 	facts := []string{"address " + c.Address}
+	if len(c.Serving) > 0 {
+		facts = append(facts, "serving "+strings.Join(c.Serving, ","))
+	}
 	for _, name := range slices.Sorted(maps.Keys(c.Facts)) {
 		facts = append(facts, name+" "+c.Facts[name])
 	}

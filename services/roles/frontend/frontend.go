@@ -99,6 +99,9 @@ func Run(ctx context.Context, o Options) error {
 			func(ctx context.Context) error { return o.connectBus(ctx, log, link, server) },
 			away.watch)
 	}
+	if issued := o.Ports.issued; issued != nil {
+		beside = append(beside, issued.keeper.Run, func(ctx context.Context) error { return issued.follow(ctx, server.MeshRoots) })
+	}
 	o.Process.Admin.Ready("frontend", server.Ready)
 	o.Process.Admin.Report("frontend", func() any { return server.Report() })
 	addPages(o.Process.Admin, server)

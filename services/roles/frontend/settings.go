@@ -22,6 +22,8 @@ type Settings struct {
 	Listen    string // without TLS; empty: none. The default counts only without TLS
 	TLSListen string // with TLS, if TLS has a certificate
 	TLS       certificates.Files
+	// Serving has the mesh's CA issue the certificate of TLSListen; without it TLS has it.
+	Serving Serving
 	// MeshClients: proxies need a certificate of the mesh's CA, or of TLS.ClientCA.
 	MeshClients bool
 	// SealKeyFile has the key of the sealed files; empty: private keys are in memory only.
@@ -79,11 +81,14 @@ func (s *Settings) Flags(fs *pflag.FlagSet) {
 // asks for no certificate must be asked for.
 func (s *Settings) plain() string {
 	asked := len(s.flags) == 0 || slices.ContainsFunc(s.flags, func(fs *pflag.FlagSet) bool { return fs.Changed("listen") })
-	if s.TLS.Cert != "" && !asked {
+	if s.hasTLS() && !asked {
 		return ""
 	}
 	return s.Listen
 }
+
+// hasTLS reports whether xDS is served over TLS.
+func (s *Settings) hasTLS() bool { return s.TLS.Cert != "" || s.Serving.CA != "" }
 
 // Check returns an error for each setting that makes no sense.
 func (s *Settings) Check() error {
@@ -102,13 +107,14 @@ func (s *Settings) Check() error {
 		errs = append(errs, process.Invalid("tls-cert", "is missing: give the certificate of --tls-key, too"))
 	case s.TLS.Cert != "" && s.TLS.Key == "":
 		errs = append(errs, process.Invalid("tls-key", "is missing: give the key of --tls-cert, too"))
-	case s.TLS.Cert == "" && s.TLS.ClientCA != "":
+	case !s.hasTLS() && s.TLS.ClientCA != "":
 		errs = append(errs, process.Invalid("tls-cert", "is missing: proxies show certificates over TLS only; give --tls-cert and --tls-key, too"))
-	case s.TLS.Cert == "" && s.MeshClients:
+	case !s.hasTLS() && s.MeshClients:
 		errs = append(errs, process.Invalid("tls-cert", "is missing: proxies show certificates over TLS only; give --tls-cert and --tls-key, too"))
-	case s.TLS.Cert == "" && s.Listen == "":
+	case !s.hasTLS() && s.Listen == "":
 		errs = append(errs, process.Invalid("listen", "is empty, and there is no --tls-cert: give an address, or a certificate for --tls-listen"))
 	}
+	errs = append(errs, s.checkServing())
 	l := s.Limits
 	errs = append(errs,
 		process.Positive("streams-per-second", l.StreamsPerSecond), process.Positive("first-answers", l.FirstAnswers),
@@ -128,6 +134,9 @@ func (s *Settings) Check() error {
 // Verify returns an error if the files that the settings name cannot be used.
 func (s *Settings) Verify() error {
 	_, sealed := s.SealKey()
+	if s.Serving.CA != "" {
+		return errors.Join(sealed, s.Serving.verify())
+	}
 	if s.TLS.Cert == "" {
 		return sealed
 	}
@@ -153,11 +162,12 @@ func (s *Settings) SealKey() (*seal.Key, error) {
 	return k, nil
 }
 
-// Open listens on the addresses. The caller closes the ports.
+// Open listens on the addresses. The caller closes the ports. With Serving, Certify has
+// been called.
 func (s *Settings) Open() (*Ports, error) {
-	p := &Ports{MeshClients: s.MeshClients}
+	p := &Ports{MeshClients: s.MeshClients, issued: s.Serving.issued}
 	var err error
-	if s.TLS.Cert != "" {
+	if s.hasTLS() {
 		if p.Certificates, err = certificates.Load(s.TLS); err != nil {
 			return nil, fmt.Errorf("TLS for xDS: %w", err)
 		}
@@ -187,6 +197,7 @@ type Ports struct {
 	Plain, TLS   []net.Listener
 	Certificates *certificates.Certificates // of the TLS listeners; nil: none
 	MeshClients  bool                       // as in Settings
+	issued       *issued                    // nil: files have the certificate
 }
 
 // Close closes all listeners.

@@ -15,6 +15,7 @@ import (
 	keyv1 "meshlog.dev/proto/meshlog/key/v1"
 	"meshlog.dev/services/internal/audit"
 	"meshlog.dev/services/internal/bus"
+	"meshlog.dev/services/internal/failpoint"
 	"meshlog.dev/services/internal/keyexchange"
 	"meshlog.dev/services/internal/keyexchange/keyring"
 	"meshlog.dev/services/internal/loglimit"
@@ -110,9 +111,11 @@ func (a *answering) sealed(ctx context.Context, request []byte) ([]byte, error) 
 		return nil, err
 	}
 	defer asked.wipe()
+	failpoint.At(failpoint.WatcherKeyAsked)
 	var answer keyexchange.Answer
 	answer.Outcome, answer.Fields, answer.Reason = a.keys.Keeper.Answer(ctx, asked.Namespace, asked.Name, asked.Sums)
 	defer func() { answer.Wipe() }()
+	failpoint.At(failpoint.WatcherKeyRead)
 	sealed, err := asked.seal(&answer)
 	if err != nil { // the fields are too large
 		answer.Wipe()
