@@ -2,6 +2,7 @@ package redirected_test
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -48,7 +49,7 @@ func portOf(name string) port {
 // serviceIP is the virtual IP of web.
 const serviceIP = "10.98.0.1"
 
-// webEntry is the ServiceEntry of web, and settings of the mesh that make tests short.
+// webEntry is the ServiceEntry of web.
 func webEntry() string {
 	var all, targets []string
 	for _, p := range ports {
@@ -56,11 +57,6 @@ func webEntry() string {
 		targets = append(targets, fmt.Sprintf("%s: %d", p.name, p.target))
 	}
 	return fmt.Sprintf(`
-apiVersion: mesh.istio.io/v1alpha1
-kind: MeshConfig
-metadata: {name: default}
-spec: {protocolDetectionTimeout: 0.3s}
----
 apiVersion: networking.istio.io/v1
 kind: ServiceEntry
 metadata: {name: web, namespace: shop}
@@ -71,7 +67,7 @@ spec:
   resolution: STATIC
   ports: [%s]
   endpoints: [{address: %s, serviceAccount: web, labels: {app: web}, ports: {%s}}]
-`, serviceIP, strings.Join(all, ", "), webIP, strings.Join(targets, ", "))
+---`, serviceIP, strings.Join(all, ", "), webIP, strings.Join(targets, ", "))
 }
 
 // serve serves a port of web itself, on all its addresses.
@@ -120,6 +116,8 @@ type way struct {
 	to   string      // web's address, or the service's
 	tls  *tls.Config // nil: none of its own
 	h2   bool
+	// identity is the one that the caller proves; empty: that of client.
+	identity string
 }
 
 func (w way) dial(ctx context.Context, p port) (net.Conn, error) {
@@ -201,16 +199,16 @@ func request(ctx context.Context, t *http.Transport, w way, p port) (string, err
 const (
 	closed  = "closed"
 	plain   = "plain"     // it arrives, and web does not learn who called
-	as      = "as client" // it arrives, and the caller has proved who it is
+	as      = "as itself" // it arrives, and the caller has proved who it is
 	arrives = "arrives"   // it arrives, and is no request, so web cannot learn who called
 )
 
 func (r *rig) outcome(w way, p port) string {
 	got, err := r.call(w, p)
-	return judge(got, err, p)
+	return judge(got, err, w, p)
 }
 
-func judge(got string, err error, p port) string {
+func judge(got string, err error, w way, p port) string {
 	switch {
 	case err != nil:
 		return closed
@@ -218,7 +216,7 @@ func judge(got string, err error, p port) string {
 		return arrives
 	case p.speaks != "http", strings.Contains(got, "forged"):
 		return fmt.Sprintf("%q", got)
-	case strings.Contains(got, clientIdentity):
+	case strings.Contains(got, "URI="+cmp.Or(w.identity, clientIdentity)):
 		return as
 	}
 	return plain

@@ -5,12 +5,16 @@ import (
 	"context"
 	"crypto/tls"
 	"fmt"
+	"net"
+	"net/http"
 	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 
 	"meshlog.dev/deploy/testkit/certtest"
+	"meshlog.dev/deploy/testkit/program"
 )
 
 // trusting returns the TLS settings of a client that does not look at the server's
@@ -30,7 +34,18 @@ type caller struct {
 	want  func(mode string, p port) string
 }
 
-// callers returns each way of T-1.
+// unknown is the outcome of a call in plain text.
+func unknown(mode string, p port) string {
+	switch {
+	case mode == "STRICT":
+		return closed
+	case p.speaks == "http":
+		return plain
+	}
+	return arrives
+}
+
+// callers returns each way of T-1 in which the caller speaks first.
 func (r *rig) callers() []caller {
 	always := func(outcome string) func(string, port) string { return func(string, port) string { return outcome } }
 	ofMesh := func(mode string, p port) string { // in mutual TLS, if the port takes that
@@ -42,25 +57,16 @@ func (r *rig) callers() []caller {
 		}
 		return as
 	}
-	unknown := func(mode string, p port) string {
-		switch {
-		case mode == "STRICT":
-			return closed
-		case p.speaks == "http":
-			return plain
-		}
-		return arrives
-	}
 	mutual := func(mode string, _ port) string { // a peer without a sidecar, in mutual TLS whatever the mode is
 		if mode == "DISABLE" {
 			return closed
 		}
 		return as
 	}
-	requests, connections := []string{"http", "auto"}, []string{"tcp", "first", "auto-tcp", "auto-first"}
+	requests, connections := []string{"http", "auto"}, []string{"tcp", "auto-tcp"}
 	both, plainly := append([]string{"http2"}, requests...), append(connections, requests...)
 	all := []caller{
-		{way{name: "sidecar", from: r.client, to: serviceIP}, append(requests, connections...), ofMesh},
+		{way{name: "sidecar", from: r.client, to: serviceIP}, plainly, ofMesh},
 		{way{name: "sidecar, h2", from: r.client, to: serviceIP, h2: true}, both, ofMesh},
 		{way{name: "sidecar, own TLS", from: r.client, to: serviceIP, tls: trusting(nil)}, []string{"tls", "auto-tls"}, always(arrives)},
 		{way{name: "sidecar, pod IP", from: r.client, to: webIP}, plainly, unknown},
@@ -109,6 +115,77 @@ func TestModes(t *testing.T) {
 		r.check(func(p port) string { return cmp.Or(own[p.name], "STRICT") })
 	})
 }
+
+// T-1, MTLS-9: with redirection, a server that speaks first is heard at once through
+// sidecars where the service says that the port is TCP, and after the time that a listener
+// waits for the first bytes elsewhere; a STRICT port refuses a plain caller.
+func TestServerFirst(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, settings{})
+	if got := r.outcome(way{from: r.client, to: serviceIP}, portOf("auto-first")); got != arrives {
+		t.Errorf("a mesh that does not say how long to wait for the client: %s", got)
+	}
+	r.publish(detection + "0.3s}")
+	for _, mode := range []string{"PERMISSIVE", "STRICT", "DISABLE"} {
+		r.mode(mode)
+		for _, c := range []caller{
+			{way{name: "sidecar", from: r.client, to: serviceIP}, nil, func(string, port) string { return arrives }},
+			{way{name: "sidecar, pod IP", from: r.client, to: webIP}, nil, unknown},
+			{way{name: "plain", from: r.node, to: webIP}, nil, unknown},
+		} {
+			for _, name := range []string{"first", "auto-first"} {
+				if got, want := r.outcome(c.way, portOf(name)), c.want(mode, portOf(name)); got != want {
+					t.Errorf("%s: %s to %s: %s, want %s", mode, c.name, name, got, want)
+				}
+			}
+		}
+	}
+	r.publish(detection + "60s}")
+	r.mode("STRICT")
+	if got := r.outcome(way{from: r.client, to: serviceIP}, portOf("first")); got != arrives {
+		t.Errorf("a port that is known as TCP waits for the client: %s", got)
+	}
+}
+
+// MTLS-10: on a port whose protocol is detected, a plain caller that waits longer than the
+// listener is not read, so its header about a certificate arrives. On a port that is known
+// as HTTP it never does.
+func TestSlowCaller(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, settings{documents: detection + "0.1s}"})
+	for name, forged := range map[string]bool{"auto": true, "http": false} {
+		p := portOf(name)
+		c, err := way{from: r.node, to: webIP}.dial(t.Context(), p)
+		r.must(err)
+		listener := "listener.0.0.0.0_15006.downstream_pre_cx_active"
+		ctx, cancel := context.WithTimeout(t.Context(), waitLimit)
+		defer cancel()
+		r.must(program.Until(ctx, "the listener to go on", func(context.Context) error {
+			if n := r.stat(r.web, listener); n != "0" || r.stat(r.web, "listener.0.0.0.0_15006.downstream_cx_active") != "1" {
+				return fmt.Errorf("%s connections wait", n)
+			}
+			return nil
+		}))
+		got, err := request(ctx, &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) { return c, nil }}, way{}, p)
+		if err != nil || strings.Contains(got, "forged") != forged {
+			t.Errorf("%s: %q, %v; want the forged header to arrive: %v", name, got, err, forged)
+		}
+		r.must(c.Close())
+		r.must(program.Until(ctx, "the end of the connection", func(context.Context) error {
+			if n := r.stat(r.web, "listener.0.0.0.0_15006.downstream_cx_active"); n != "0" {
+				return fmt.Errorf("%s connections", n)
+			}
+			return nil
+		}))
+	}
+}
+
+// detection begins a MeshConfig that says how long listeners wait for the first bytes.
+const detection = `
+apiVersion: mesh.istio.io/v1alpha1
+kind: MeshConfig
+metadata: {name: default}
+spec: {protocolDetectionTimeout: `
 
 // check calls web in each way.
 func (r *rig) check(modeOf func(port) string) {
@@ -169,7 +246,7 @@ func (r *rig) keep(ctx context.Context, w way, p port, count func(port, string))
 		defer t.CloseIdleConnections()
 		for ctx.Err() == nil {
 			got, err := request(context.WithoutCancel(ctx), t, w, p)
-			count(p, judge(got, err, p))
+			count(p, judge(got, err, w, p))
 		}
 		return
 	}
@@ -181,6 +258,6 @@ func (r *rig) keep(ctx context.Context, w way, p port, count func(port, string))
 	defer func() { _ = c.Close() }()
 	for ctx.Err() == nil {
 		got, err := echo(c)
-		count(p, judge(got, err, p))
+		count(p, judge(got, err, w, p))
 	}
 }
