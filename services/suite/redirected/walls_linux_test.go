@@ -103,14 +103,19 @@ func TestNoLoops(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			r := newWalls(t, test.redirection, "PASSTHROUGH")
-			for _, p := range []int{15001, 15006} {
-				before := r.stat(r.web, "listener.0.0.0.0_15006.downstream_cx_total")
-				if got, err := r.ask(r.node, fmt.Sprintf("%s:%d", webIP, p)); err == nil {
-					t.Errorf("the port %d answers %q", p, got)
+			connections := func() int {
+				return count(t, r.stat(r.web, "listener.0.0.0.0_15001.downstream_cx_total")) + count(t, r.stat(r.web, "listener.0.0.0.0_15006.downstream_cx_total"))
+			}
+			for _, c := range []struct {
+				from *namespace
+				to   string
+			}{{r.node, webIP + ":15001"}, {r.node, webIP + ":15006"}, {r.web, "127.0.0.1:15001"}, {r.web, "127.0.0.1:15006"}} {
+				before := connections()
+				if got, err := r.ask(c.from, c.to); err == nil {
+					t.Errorf("%s answers %q", c.to, got)
 				}
-				after := r.stat(r.web, "listener.0.0.0.0_15006.downstream_cx_total")
-				if n := count(t, after) - count(t, before); n != 1 {
-					t.Errorf("a call to port %d is %d connections to the inbound listener, want 1", p, n)
+				if n := connections() - before; n != 1 {
+					t.Errorf("a call of %s is %d connections to the sidecar, want 1", c.to, n)
 				}
 			}
 			if got, err := r.ask(r.node, net.JoinHostPort(webIP, "15000")); err == nil {
