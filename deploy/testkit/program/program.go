@@ -30,6 +30,7 @@ type Process struct {
 	dir  string
 	argv []string
 	env  []string
+	attr *syscall.SysProcAttr
 
 	cmd  *exec.Cmd
 	done chan struct{} // closed once it has ended
@@ -40,9 +41,13 @@ type Process struct {
 // group of its own, so that Ctrl-C reaches only this program. It dies with this
 // program.
 func Start(name, dir string, argv []string, env ...string) (*Process, error) {
+	return start(name, dir, argv, env, sysProcAttr())
+}
+
+func start(name, dir string, argv, env []string, attr *syscall.SysProcAttr) (*Process, error) {
 	p := &Process{
 		Name: name, LogPath: filepath.Join(dir, name+".log"),
-		Grace: DefaultGrace, dir: dir, argv: argv, env: env, done: make(chan struct{}),
+		Grace: DefaultGrace, dir: dir, argv: argv, env: env, attr: attr, done: make(chan struct{}),
 	}
 	log, err := os.OpenFile(p.LogPath, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
@@ -52,7 +57,7 @@ func Start(name, dir string, argv []string, env ...string) (*Process, error) {
 	p.cmd = exec.Command(argv[0], argv[1:]...)
 	p.cmd.Env = append(os.Environ(), env...)
 	p.cmd.Stdout, p.cmd.Stderr = log, log
-	p.cmd.SysProcAttr = sysProcAttr()
+	p.cmd.SysProcAttr = attr
 	if err := p.cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start %s: %w", name, err)
 	}
@@ -66,7 +71,7 @@ func Start(name, dir string, argv []string, env ...string) (*Process, error) {
 
 // Again runs the same program with the same arguments once more. The process
 // itself must have ended.
-func (p *Process) Again() (*Process, error) { return Start(p.Name, p.dir, p.argv, p.env...) }
+func (p *Process) Again() (*Process, error) { return start(p.Name, p.dir, p.argv, p.env, p.attr) }
 
 // PID returns the process id.
 func (p *Process) PID() int { return p.cmd.Process.Pid }

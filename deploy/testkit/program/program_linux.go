@@ -13,6 +13,16 @@ func sysProcAttr() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 }
 
+// StartAs is Start for a process of another user and of the group with the same number,
+// which has these capabilities. The process is in the network namespace of the calling
+// thread, as one of Start is. Only root can start it.
+func StartAs(uid uint32, capabilities []uintptr, name, dir string, argv ...string) (*Process, error) {
+	attr := sysProcAttr()
+	attr.Credential = &syscall.Credential{Uid: uid, Gid: uid}
+	attr.AmbientCaps = capabilities
+	return start(name, dir, argv, nil, attr)
+}
+
 // stopped waits until all threads of a child have stopped. The kernel delivers
 // SIGSTOP to each of them some time after the signal was sent.
 func stopped(pid int) error {

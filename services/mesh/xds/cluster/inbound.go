@@ -4,6 +4,7 @@ import (
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
+	meshconfig "istio.io/api/mesh/v1alpha1"
 
 	"meshlog.dev/services/mesh/index"
 	"meshlog.dev/services/mesh/problem"
@@ -24,7 +25,7 @@ const inboundSource = "127.0.0.6"
 func (p inbound) Make(r *index.Reader) ([]piece.Piece, []problem.Diagnostic) {
 	m := maker{mesh: r.Mesh()}
 	c := &clusterv3.Cluster{Name: piece.InboundCluster(p.Port), ConnectTimeout: m.connectTimeout(nil)}
-	if p.loopback {
+	if p.loopback || r.Mesh().GetInboundTrafficPolicy().GetMode() == meshconfig.MeshConfig_InboundTrafficPolicy_LOCALHOST {
 		setType(c, clusterv3.Cluster_STATIC)
 		c.LoadAssignment = &endpointv3.ClusterLoadAssignment{ClusterName: c.GetName(), Endpoints: []*endpointv3.LocalityLbEndpoints{{
 			LbEndpoints: []*endpointv3.LbEndpoint{{HostIdentifier: &endpointv3.LbEndpoint_Endpoint{Endpoint: &endpointv3.Endpoint{

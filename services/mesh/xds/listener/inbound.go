@@ -26,8 +26,12 @@ import (
 const (
 	virtualInbound = "virtualInbound"
 	inboundPort    = 15006
-	adminPort      = 15000
 )
+
+// adminPorts are the ports of Envoy's administration, of an agent's metrics and probes of
+// the workload, of its readiness, and of Envoy's metrics. No workload has them, and the
+// first is open on loopback only.
+var adminPorts = []uint32{15000, 15020, 15021, 15090}
 
 // detectionTimeout is how long a listener waits for the first bytes of a connection whose
 // protocol it detects, if MeshConfig says nothing. A server that speaks first is heard
@@ -51,7 +55,7 @@ func inboundParts(r *index.Reader, class index.LDSClass) []piece.Part {
 		return append(boundParts(class, ports), problems...)
 	}
 	head := inboundHead{inbound: class.Inbound, transparent: class.Transparent}
-	parts := []piece.Part{head, closedPorts{}}
+	parts := []piece.Part{head, closedPorts{uint32(r.Mesh().GetProxyListenPort())}}
 	for _, p := range ports {
 		parts = append(parts, inboundChains{
 			listener: virtualInbound, name: listenerName(anyAddress, p.Port), cluster: piece.InboundCluster(p.Port),
@@ -79,7 +83,7 @@ func inboundPorts(r *index.Reader, class index.LDSClass) (ports []index.InboundP
 	}
 	for _, p := range class.Inbound.Ports() {
 		switch {
-		case !class.Bind && isOwn(p.Port):
+		case isOwn(r, class, p.Port):
 			report(p, fmt.Sprintf("its port %d of the workload is one of the sidecar itself", p.Port), "connections to the port are closed")
 		case len(ports) > 0 && ports[len(ports)-1].Port == p.Port:
 			first := ports[len(ports)-1]
@@ -92,9 +96,15 @@ func inboundPorts(r *index.Reader, class index.LDSClass) (ports []index.InboundP
 	return ports, problems
 }
 
-// isOwn reports whether redirected connections must not reach a port: the sidecar's
-// administration and listeners.
-func isOwn(port uint32) bool { return port == adminPort || port == 15001 || port == inboundPort }
+// isOwn reports whether no connection is passed on to a port: those of the sidecar's
+// administration (MTLS-14), and, with redirection, those of its listeners, at which the
+// connection would come back to the sidecar.
+func isOwn(r *index.Reader, class index.LDSClass, port uint32) bool {
+	if slices.Contains(adminPorts, port) {
+		return true
+	}
+	return !class.Bind && (port == uint32(r.Mesh().GetProxyListenPort()) || port == inboundPort)
+}
 
 // inboundHead is the part for the listener of all redirected connections, without its
 // filter chains.
@@ -175,11 +185,11 @@ func onPorts(ports []uint32) *listenerv3.ListenerFilterChainMatchPredicate {
 
 // closedPorts is the part for the chains that close connections to ports of the sidecar
 // itself, which redirection would otherwise lead to them (LSN-2).
-type closedPorts struct{}
+type closedPorts struct{ outbound uint32 }
 
-func (closedPorts) Make(*index.Reader) ([]piece.Piece, []problem.Diagnostic) {
+func (c closedPorts) Make(*index.Reader) ([]piece.Piece, []problem.Diagnostic) {
 	var all []*listenerv3.FilterChain
-	for _, port := range []uint32{adminPort, 15001, inboundPort} {
+	for _, port := range append([]uint32{c.outbound, inboundPort}, adminPorts...) {
 		all = append(all, &listenerv3.FilterChain{
 			Name:             virtualInbound + "-blackhole",
 			FilterChainMatch: &listenerv3.FilterChainMatch{DestinationPort: wrapperspb.UInt32(port)},

@@ -138,7 +138,7 @@ func TestInboundChains(t *testing.T) {
 			if got := chainsOn(t, all[0], 0); test.mode == "PERMISSIVE" && test.metadata != nil && (len(got) != 5 || !strings.HasSuffix(got[4], "TCP to InboundPassthroughCluster")) {
 				t.Errorf("other ports: %q", got)
 			}
-			for _, port := range []uint32{15000, 15001, 15006} {
+			for _, port := range []uint32{15000, 15001, 15006, 15020, 15021, 15090} {
 				if got := chainsOn(t, all[0], port); !slices.Equal(got, []string{": plain TCP to BlackHoleCluster"}) {
 					t.Errorf("port %d: %q", port, got)
 				}
@@ -186,6 +186,17 @@ func TestInboundBinds(t *testing.T) {
 		t.Errorf("chains: %q", got)
 	}
 	secure(t, all[0], metadata)
+}
+
+// A service that names the port of Envoy's administration opens it to no caller: without
+// redirection it would be called on loopback (MTLS-14).
+func TestInboundBindsNoAdministration(t *testing.T) {
+	for _, port := range []string{"15000", "15020", "15021", "15090"} {
+		documents := strings.ReplaceAll(fmt.Sprintf(webService, "http"), "8080", port)
+		if all := inboundListeners(t, documents, map[string]string{"SDS_CLUSTER": "sds-grpc", "INTERCEPTION_MODE": "NONE"}); len(all) != 0 {
+			t.Errorf("port %s has a listener: %v", port, all)
+		}
+	}
 }
 
 // Two replicas of a deployment are one class, and a PeerAuthentication by labels adds

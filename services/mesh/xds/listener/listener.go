@@ -60,6 +60,10 @@ type head struct {
 	// requests, serverNames: its chains are chosen by whether the connection is
 	// HTTP, and by the server name that a TLS client asks for.
 	requests, serverNames bool
+	// others: services whose protocol is detected, or known as another one than HTTP, are
+	// called here too. Their servers may speak first, so the listener must not wait for
+	// ever (MTLS-9).
+	others bool
 }
 
 func (h head) Make(r *index.Reader) ([]piece.Piece, []problem.Diagnostic) {
@@ -79,6 +83,9 @@ func (h head) Make(r *index.Reader) ([]piece.Piece, []problem.Diagnostic) {
 	if h.requests {
 		l.ListenerFilters = append(l.ListenerFilters, inspector("envoy.filters.listener.http_inspector", &httpinspectorv3.HttpInspector{}))
 		l.ListenerFiltersTimeout = r.Mesh().GetProtocolDetectionTimeout()
+		if h.others {
+			detect(l, r)
+		}
 	}
 	return []piece.Piece{{Name: l.GetName(), Message: l, Partial: true}}, nil
 }

@@ -250,7 +250,8 @@ func (o *outbound) listener(e *entry) []piece.Part {
 	var parts []piece.Part
 	// If only requests arrive, at the listener's own port, there is nothing else
 	// to let through.
-	alone := o.class.Bind && e.all == nil && len(e.some) == 0 && len(e.headless) == 0
+	h.others = e.all != nil || len(e.some) > 0 || len(e.headless) > 0
+	alone := o.class.Bind && !h.others
 	if e.routes != "" {
 		h.requests = !alone
 		parts = append(parts, requests{name, e.routes, e.grpcWeb, !alone, offers(o.r, o.class.Certificates)})
