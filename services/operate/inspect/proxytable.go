@@ -30,7 +30,7 @@ func showProxies(views []proxyView, reports *bus.Reports, f proxyFilter, now tim
 		out.Line("No proxy matches the filters, of %s on %s.", streams(all), command.Plural(len(names), "frontend", "frontends"))
 	case len(views) == 0:
 		out.Line("No proxy is connected to any frontend (%s). Envoy finds one by xds_cluster in its bootstrap.", strings.Join(names, ", "))
-	case f.id != "" && views[0].ID == f.id && views[len(views)-1].ID == f.id:
+	case f.one(views):
 		for i, v := range views {
 			if i > 0 {
 				out.Line("")
@@ -258,6 +258,11 @@ func (v *proxyView) show(now time.Time, out *command.Output) {
 		out.Line("\nThe proxy has not asked for any resources yet.")
 		return
 	}
+	defer func() {
+		if v.Security != nil {
+			v.Security.show(out)
+		}
+	}()
 	t := command.Rows{Head: []string{"TYPE", "STATUS", "SENT", "APPLIED", "SINCE", "RESOURCES"}}
 	for _, x := range v.Types {
 		t.Add(x.Type, x.cell(now), x.Sent, x.Acked, x.Since, x.Resources)
