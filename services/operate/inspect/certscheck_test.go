@@ -138,10 +138,10 @@ func TestCertsCheckArguments(t *testing.T) {
 		query strictQuery
 		stdin string
 	}{
-		"give one of them":                    {query: strictQuery{file: "f", namespace: "shop"}},
-		"needs --namespace":                   {query: strictQuery{selector: map[string]string{"app": "cart"}}},
-		"no such file":                        {query: strictQuery{file: filepath.Join(t.TempDir(), "none")}},
-		"it has no PeerAuthentication":        {query: strictQuery{file: "-"}, stdin: called},
+		"give one of them":                   {query: strictQuery{file: "f", namespace: "shop"}},
+		"needs --namespace":                  {query: strictQuery{selector: map[string]string{"app": "cart"}}},
+		"no such file":                       {query: strictQuery{file: filepath.Join(t.TempDir(), "none")}},
+		"it has no PeerAuthentication":       {query: strictQuery{file: "-"}, stdin: called},
 		`--file -: line 5: spec.mtls.mode: `: {query: strictQuery{file: "-"}, stdin: strings.Replace(strictShop, "STRICT", "STRIKT", 1)},
 	} {
 		if _, err := test.query.objects(strings.NewReader(test.stdin)); err == nil || !strings.Contains(err.Error(), want) {

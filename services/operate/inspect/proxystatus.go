@@ -37,6 +37,7 @@ type proxyView struct {
 	Version   ident.Position `json:"version,omitzero"`    // that it has applied, in all types
 	Behind    *lagView       `json:"behind,omitempty"`    // absent: it has the newest version
 	Types     []typeView     `json:"types"`
+	Security  *securityView  `json:"security,omitempty"` // only with the id of the proxy
 }
 
 // typeView is one xDS type of a stream.

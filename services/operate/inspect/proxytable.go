@@ -36,6 +36,9 @@ func showProxies(views []proxyView, reports *bus.Reports, f proxyFilter, now tim
 				out.Line("")
 			}
 			v.show(now, out)
+			if v.Security != nil {
+				v.Security.show(out)
+			}
 		}
 	default:
 		proxyTable(views, now, out)
@@ -258,11 +261,6 @@ func (v *proxyView) show(now time.Time, out *command.Output) {
 		out.Line("\nThe proxy has not asked for any resources yet.")
 		return
 	}
-	defer func() {
-		if v.Security != nil {
-			v.Security.show(out)
-		}
-	}()
 	t := command.Rows{Head: []string{"TYPE", "STATUS", "SENT", "APPLIED", "SINCE", "RESOURCES"}}
 	for _, x := range v.Types {
 		t.Add(x.Type, x.cell(now), x.Sent, x.Acked, x.Since, x.Resources)
