@@ -88,7 +88,7 @@ nothing runs on --data, only the audit is shown.`,
 		return nil
 	})
 	cmd.Flags().Lookup("data").Usage = "data `directory` of `meshlog up`, running or not"
-	cmd.AddCommand(gatewayCerts())
+	cmd.AddCommand(gatewayCerts(), certsCheck())
 	return cmd
 }
 

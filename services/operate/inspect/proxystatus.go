@@ -37,6 +37,7 @@ type proxyView struct {
 	Version   ident.Position `json:"version,omitzero"`    // that it has applied, in all types
 	Behind    *lagView       `json:"behind,omitempty"`    // absent: it has the newest version
 	Types     []typeView     `json:"types"`
+	Security  *securityView  `json:"security,omitempty"` // only with the id of the proxy
 }
 
 // typeView is one xDS type of a stream.
@@ -88,7 +89,9 @@ ids begin so.
   NOT SENT     it has not asked, or there is nothing to send
 
 The details name the identity and the certificate that the connection of the proxy
-shows to its frontend.
+shows to its frontend. Those of a sidecar or a gateway also have the mode of mutual TLS
+of each inbound port with the PeerAuthentication that sets it, and the policies in each
+slot, in the order in which the slots decide, at the version that its frontend serves.
 
 The command asks the frontends over the bus, and names each that does not answer.`,
 		Example: `  meshlog proxy-status --data data/
@@ -120,6 +123,11 @@ The command asks the frontends over the bus, and names each that does not answer
 		views, err := viewProxies(reports, filter, chain.History(ctx), time.Now())
 		if err != nil {
 			return err
+		}
+		if filter.one(views) {
+			if err := addSecurity(ctx, e, views); err != nil {
+				return err
+			}
 		}
 		e.Print(views, func() { showProxies(views, reports, filter, time.Now(), e.Output) })
 		return nil
@@ -179,6 +187,11 @@ func (f proxyFilter) byID(views []proxyView, frontends []string) ([]proxyView, e
 		return nil, command.NotConnected(f.id, frontends)
 	}
 	return views, nil
+}
+
+// one reports whether the filter names the one proxy of the streams by its whole id.
+func (f proxyFilter) one(views []proxyView) bool {
+	return f.id != "" && len(views) > 0 && views[0].ID == f.id && views[len(views)-1].ID == f.id
 }
 
 // rejects reports whether the proxy lacks something that it should have.

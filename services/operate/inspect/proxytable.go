@@ -30,12 +30,15 @@ func showProxies(views []proxyView, reports *bus.Reports, f proxyFilter, now tim
 		out.Line("No proxy matches the filters, of %s on %s.", streams(all), command.Plural(len(names), "frontend", "frontends"))
 	case len(views) == 0:
 		out.Line("No proxy is connected to any frontend (%s). Envoy finds one by xds_cluster in its bootstrap.", strings.Join(names, ", "))
-	case f.id != "" && views[0].ID == f.id && views[len(views)-1].ID == f.id:
+	case f.one(views):
 		for i, v := range views {
 			if i > 0 {
 				out.Line("")
 			}
 			v.show(now, out)
+			if v.Security != nil {
+				v.Security.show(out)
+			}
 		}
 	default:
 		proxyTable(views, now, out)
