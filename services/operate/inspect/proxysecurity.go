@@ -109,7 +109,7 @@ func viewSecurity(pc *index.PushContext, p *proxy.Proxy) *securityView {
 		slot := slotView{Slot: name, Policies: []policyView{}}
 		for _, m := range members {
 			if m.Slot == name {
-				slot.Policies = append(slot.Policies, policyView{named(m.Key), m.DryRun, m.Closed})
+				slot.Policies = append(slot.Policies, policyView{keyName(m.Key), m.DryRun, m.Closed})
 			}
 		}
 		v.Policies = append(v.Policies, slot)
@@ -120,7 +120,7 @@ func viewSecurity(pc *index.PushContext, p *proxy.Proxy) *securityView {
 // inbound sets the ports. Bare: the proxy has no certificate.
 func (v *securityView) inbound(modes index.PeerModes, class index.LDSClass, bare bool) {
 	for _, in := range class.Inbound.Ports() {
-		port := inboundView{Port: in.Port, Mode: in.Mode.String(), By: named(modes.By(in.Port)), Closed: bare && in.Mode == index.PeerStrict}
+		port := inboundView{Port: in.Port, Mode: in.Mode.String(), By: keyName(modes.By(in.Port)), Closed: bare && in.Mode == index.PeerStrict}
 		if in.Service != (index.ServiceID{}) {
 			port.Service = net.JoinHostPort(in.Service.Hostname, strconv.FormatUint(uint64(in.ServicePort), 10))
 		}
@@ -130,7 +130,7 @@ func (v *securityView) inbound(modes index.PeerModes, class index.LDSClass, bare
 	}
 	if !class.Bind { // without redirection other ports are not the proxy's
 		v.Inbound = append(v.Inbound, inboundView{
-			Mode: modes.Default.String(), By: named(modes.By(0)), Closed: bare && modes.Default == index.PeerStrict,
+			Mode: modes.Default.String(), By: keyName(modes.By(0)), Closed: bare && modes.Default == index.PeerStrict,
 		})
 	}
 }

@@ -116,7 +116,7 @@ func (c *strictCheck) add(was, is *index.PushContext, p *proxy.Proxy) {
 			c.Already++
 			continue
 		}
-		port := strictPort{Port: in.Port, Now: before.Of(in.Port).String(), By: named(modes.By(in.Port)), Clients: []lostClient{}}
+		port := strictPort{Port: in.Port, Now: before.Of(in.Port).String(), By: keyName(modes.By(in.Port)), Clients: []lostClient{}}
 		if in.Service != (index.ServiceID{}) {
 			port.host = net.JoinHostPort(in.Service.Hostname, strconv.FormatUint(uint64(in.ServicePort), 10))
 			port.Service = port.host
@@ -143,8 +143,8 @@ func (c *strictCheck) add(was, is *index.PushContext, p *proxy.Proxy) {
 	}
 }
 
-// named returns the name of an object without its source.
-func named(k ident.Key) string {
+// keyName returns the name of an object without its source.
+func keyName(k ident.Key) string {
 	if k == (ident.Key{}) {
 		return ""
 	}
@@ -318,7 +318,7 @@ func (c *caller) why(p *proxy.Proxy, cluster string, absent bool) string {
 		if id, ok := r.Rule(scope, s.Namespace, host); ok && err == nil {
 			rule, keys := r.DestinationRule(id)
 			if tls := traffic.Of(r.Mesh(), rule, uint32(port)).TLS; tls != nil {
-				return fmt.Sprintf("DestinationRule %s has TLS mode %s", named(keys[0]), tls.GetMode())
+				return fmt.Sprintf("DestinationRule %s has TLS mode %s", keyName(keys[0]), tls.GetMode())
 			}
 		}
 		if s.External {
