@@ -26,7 +26,11 @@ const dnsJitter = 100 * time.Millisecond
 // their settings and will remove them.
 func (m *maker) resolve(c *clusterv3.Cluster, t target) bool {
 	roundRobin := m.service.Resolution == index.DNSRoundRobin
-	names := m.endpointsOf(t, func(e *index.Endpoint) bool { return !strings.HasPrefix(e.Address, unixScheme) })
+	named := func(e *index.Endpoint) bool { return !strings.HasPrefix(e.Address, unixScheme) }
+	names := m.endpointsOf(t, named)
+	if len(names) == 0 && m.has(t, named) {
+		return false // all refuse this client, which is reported (MTLS-16)
+	}
 	if len(names) == 0 {
 		m.report(problem.Diagnostic{
 			Severity: problem.Warning, Code: "no-endpoints", Key: m.service.Key, Field: "spec.endpoints",

@@ -128,6 +128,13 @@ func (m *maker) endpointsOf(t target, use func(*index.Endpoint) bool) []*index.E
 	return chosen
 }
 
+// has reports whether the service has such an endpoint, also one that refuses this client.
+func (m *maker) has(t target, use func(*index.Endpoint) bool) bool {
+	return slices.ContainsFunc(m.endpoints[t.port.Number], func(e index.Endpoint) bool {
+		return hasLabels(&e, t.subset.GetLabels()) && use(&e)
+	})
+}
+
 func hasLabels(e *index.Endpoint, labels map[string]string) bool {
 	for name, value := range labels {
 		if v, ok := e.Labels[name]; !ok || v != value {
