@@ -61,7 +61,7 @@ func newSPIRE(t *testing.T) *spire {
 	t.Helper()
 	s := &spire{T: t}
 	var err [3]error
-	s.dir, err[0] = os.MkdirTemp("", "spire")
+	s.dir, err[0] = os.MkdirTemp("", "spire") //nolint:usetesting // sockets have short names
 	s.server, err[1] = program.Tool(t.Context(), "spire-server")
 	s.agent, err[2] = program.Tool(t.Context(), "spire-agent")
 	must(t, err[:]...)
@@ -329,7 +329,7 @@ func (m *spireMesh) identities(byWeb, byOther string) {
 }
 
 // CA-12, S24: the socket of SPIRE is missing. A listener that needs no certificate waits
-// with those that do, for 5 s, and then answers.
+// with one that does, and with a cluster that does: for 5 s in all, and then it answers.
 func TestMissingSPIRE(t *testing.T) {
 	m := newSPIREMesh(t)
 	backend, service := port(t), port(t)
@@ -368,6 +368,22 @@ spec:
   hosts: [plain.mesh]
   addresses: [10.99.0.2]
   resolution: STATIC
-  ports: [{number: %d, name: http, protocol: HTTP, targetPort: %[2]d}]
+  ports: [{number: %[1]d, name: http, protocol: HTTP, targetPort: %[2]d}]
   endpoints: [{address: 127.0.0.1, ports: {http: %[2]d}}]
+---
+apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: mutual, namespace: plain}
+spec:
+  hosts: [mutual.mesh]
+  addresses: [10.99.0.3]
+  resolution: STATIC
+  location: MESH_INTERNAL
+  ports: [{number: %[1]d, name: http, protocol: HTTP}]
+  endpoints: [{address: 127.0.0.4}]
+---
+apiVersion: networking.istio.io/v1
+kind: DestinationRule
+metadata: {name: mutual, namespace: plain}
+spec: {host: mutual.mesh, trafficPolicy: {tls: {mode: ISTIO_MUTUAL}}}
 `
