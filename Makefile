@@ -46,8 +46,10 @@ TEST_TOOLS := tool-envoy tool-nats-server $(API_SERVER) tool-kustomize
 .PHONY: tools
 tools: $(TEST_TOOLS) ## Fetch or build what `make test` runs besides bin/: Envoy, a NATS server, a Kubernetes API server
 
-.PHONY: $(TEST_TOOLS)
-$(filter-out tool-kustomize,$(TEST_TOOLS)): tool-%:
+SPIRE := tool-spire-server tool-spire-agent # `make test` does not build them
+
+.PHONY: $(TEST_TOOLS) $(SPIRE)
+$(filter-out tool-kustomize,$(TEST_TOOLS)) $(SPIRE): tool-%:
 	@$(TOOL) $* >/dev/null
 
 tool-kustomize: # The modules of a program that tests build where they reach no network
@@ -71,6 +73,10 @@ test-plan: # What `test` builds first, and how long that takes
 test-faults: build build-faults tool-envoy tool-nats-server ## Everything dies in every way, some 27 minutes; needs root
 	go test -tags faults -count=1 -timeout 60m -v ./deploy/e2e/faults
 	go test -tags faults -count=1 -run TestEnvoyUID ./services/roles/agent
+
+.PHONY: test-spire
+test-spire: tool-envoy tool-spire-server tool-spire-agent ## Two Envoys with certificates of a real SPIRE, two minutes; building SPIRE takes some 13 more, once
+	go test -tags spire -count=1 -timeout 20m -run 'SPIRE$$' -v ./services/suite/securemesh
 
 # How long test-attacks attacks: half of it on one NATS server, half on three. It
 # takes some 40 s besides. Random attacks are seeded: `go test ... -args -seed N`

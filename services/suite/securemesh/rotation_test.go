@@ -52,15 +52,7 @@ func pair(t *testing.T, set func(m *mesh, name string, s *agent.Settings)) (m *m
 	t.Helper()
 	service, backend := port(t), port(t)
 	m = start(t, fmt.Sprintf(documents, service, backend))
-	app := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Header.Get("x-forwarded-client-cert") == "" {
-			http.Error(w, "the caller has shown no certificate", http.StatusForbidden)
-		}
-	})}
-	l, err := net.Listen("tcp", at("127.0.0.1", backend))
-	must(t, err)
-	go func() { _ = app.Serve(l) }()
-	t.Cleanup(func() { _ = app.Close() })
+	serveCart(t, backend)
 	of := func(name, ip string) *workload {
 		return m.workload(name, ip, m.xds, func(s *agent.Settings) { set(m, name, s) })
 	}
@@ -74,6 +66,25 @@ func pair(t *testing.T, set func(m *mesh, name string, s *agent.Settings)) (m *m
 		t.Error("a port that is STRICT answers plaintext")
 	}
 	return m, cart, web, service, url
+}
+
+// serveCart serves the workload of documents.
+func serveCart(t *testing.T, backend int) {
+	t.Helper()
+	serve(t, backend, func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("x-forwarded-client-cert") == "" {
+			http.Error(w, "the caller has shown no certificate", http.StatusForbidden)
+		}
+	})
+}
+
+func serve(t *testing.T, port int, answer http.HandlerFunc) {
+	t.Helper()
+	app := &http.Server{Handler: answer}
+	l, err := net.Listen("tcp", at("127.0.0.1", port))
+	must(t, err)
+	go func() { _ = app.Serve(l) }()
+	t.Cleanup(func() { _ = app.Close() })
 }
 
 // T-4, CA-10, CA-14, AGT-4: two agents join with tokens, their Envoys get certificates from
