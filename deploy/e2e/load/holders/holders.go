@@ -9,6 +9,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -17,7 +18,9 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"meshlog.dev/deploy/e2e/rig"
@@ -59,12 +62,31 @@ func Connect(ctx context.Context, c Config) (*Holders, error) {
 	h.expect(c.Proxies)
 	for i := range c.Proxies {
 		h.all.Go(func() {
-			if err := h.hold(ctx, i, c, secure); err != nil {
+			err := h.hold(ctx, i, c, secure)
+			for status.Code(err) == codes.Unavailable && h.wave.Load().at[i].IsZero() && sleep(ctx, rand.N(2*comeback)) {
+				err = h.hold(ctx, i, c, secure) // a frontend admits only so many at a time
+			}
+			if err != nil {
 				cancel(fmt.Errorf("proxy %d: %w", i, err))
 			}
 		})
 	}
 	return h, nil
+}
+
+// comeback is the average time until a refused proxy retries.
+const comeback = 200 * time.Millisecond
+
+// sleep reports whether ctx is still alive after d.
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
 }
 
 // errClosed is the error with which proxies end that were closed.
