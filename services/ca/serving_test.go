@@ -179,8 +179,9 @@ func TestAttackServingCertificates(t *testing.T) {
 	}
 }
 
-// CA-11: a grant on the bus is for a workload or for a server with valid names; what an
-// operator's key could write besides gets nothing.
+// CA-11: a grant on the bus is for a workload, or for a server with valid names. A caller
+// with any other grant, which somebody with an operator's key could write, gets no
+// certificate.
 func TestAttackServingGrants(t *testing.T) {
 	r := start(t, nil)
 	for name, c := range map[string]struct {

@@ -32,11 +32,12 @@ const maxHandshake = 1.2
 // handshakesPlan holds the settings of the comparison.
 type handshakesPlan struct {
 	rounds  int           // of each of the two, in turns
-	stretch time.Duration // of a round
-	clients int           // that connect one after the other
+	stretch time.Duration // how long a round lasts
+	clients int           // at once; each makes one request after the other
 }
 
-// handshakesRound is what one Envoy did in a stretch.
+// handshakesRound holds how many requests one Envoy answered in one period, and the
+// processor time that it used.
 type handshakesRound struct {
 	made int64
 	cpu  time.Duration

@@ -45,7 +45,7 @@ func (s *Settings) ServingFlags(fs *pflag.FlagSet) {
 		"Set it so that agents trust the frontend by the roots of the mesh")
 	fs.StringVar(&v.ServerName, "ca-server-name", v.ServerName, "`name` that the CA's certificate must be for. The default is the host of --ca")
 	fs.StringVar(&v.Roots, "ca-roots", v.Roots, "PEM `file` with the roots by which the frontend trusts the CA, as `meshlog ca roots` prints them; roots that the mesh gets later are trusted too")
-	fs.StringVar(&v.JoinTokenFile, "join-token-file", v.JoinTokenFile, "`file` with a join token that `meshlog ca token --serving HOST` made: HOST is in the certificate. It is good for one certificate; then that proves who the frontend is, also after a restart. If it has ended, write a new token into the file")
+	fs.StringVar(&v.JoinTokenFile, "join-token-file", v.JoinTokenFile, "`file` with a join token that `meshlog ca token --serving HOST` made: HOST is in the certificate. The token is good for one certificate. Later ones are issued because the frontend shows the one that it has, also after a restart. If that has ended, write a new token into the file")
 	fs.DurationVar(&v.TTL, "certificate-ttl", v.TTL, "`time` for which a certificate is asked for. Shorter: a stolen key is good for less; longer: the CA may be away for longer")
 }
 

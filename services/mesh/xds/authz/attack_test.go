@@ -2,7 +2,6 @@ package authz_test
 
 import (
 	"bufio"
-	"context"
 	"io"
 	"net"
 	"net/http"
@@ -10,9 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
-	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
@@ -20,7 +17,6 @@ import (
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
-	"meshlog.dev/deploy/testkit/program"
 	"meshlog.dev/services/suite/envoytest"
 )
 
@@ -112,7 +108,7 @@ func TestAttacks(t *testing.T) {
 		sockets[i] = func() (net.Conn, error) { return net.Dial("unix", path) }
 		listeners = append(listeners, listenerOf(t, a, policy, path))
 	}
-	run(t, dir, listeners)
+	envoytest.Run(t, dir, listeners)
 	for i, a := range attacks {
 		t.Run(a.name, func(t *testing.T) {
 			expect(t, sockets[i], http.StatusOK, a.passes)
@@ -122,32 +118,6 @@ func TestAttacks(t *testing.T) {
 	status, details, err := ask(sockets[len(attacks)], "GET /")
 	if err != nil || status != http.StatusForbidden || !strings.Contains(details, "invalid:shop/p") {
 		t.Errorf("a policy that was never good: %d, %q, %v; want 403 with its name (POL-15)", status, details, err)
-	}
-}
-
-// run runs an Envoy with listeners on sockets until the test ends.
-func run(t *testing.T, dir string, listeners []*listenerv3.Listener) {
-	t.Helper()
-	config := envoytest.Write(t, dir, &bootstrapv3.Bootstrap{
-		Node: &corev3.Node{Id: "attacked", Cluster: "attacked"}, StaticResources: &bootstrapv3.Bootstrap_StaticResources{Listeners: listeners},
-	})
-	envoy, err := program.Start("envoy", dir, []string{envoytest.Envoy(t), "-c", config, "--disable-hot-restart", "--concurrency", "1", "-l", "warning"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(envoy.Kill)
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-	defer cancel()
-	for _, l := range listeners {
-		if err := envoy.UntilAlive(ctx, "listener "+l.GetName(), func(context.Context) error {
-			c, err := net.Dial("unix", l.GetAddress().GetPipe().GetPath())
-			if err != nil {
-				return err
-			}
-			return c.Close()
-		}); err != nil {
-			t.Fatalf("%v\n%s", err, envoy.Tail(10))
-		}
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"meshlog.dev/deploy/testkit/certtest"
+	"meshlog.dev/services/suite/envoytest"
 )
 
 // identities are policies and the callers that pass them, or do not. A caller is the
@@ -84,7 +85,7 @@ func TestIdentities(t *testing.T) {
 		l.FilterChains[0].TransportSocket = mutualTLS(t, ca)
 		listeners = append(listeners, l)
 	}
-	run(t, dir, listeners)
+	envoytest.Run(t, dir, listeners)
 	for i, a := range identities {
 		t.Run(a.name, func(t *testing.T) {
 			for status, callers := range map[int][]string{http.StatusOK: a.passes, http.StatusForbidden: a.denied} {

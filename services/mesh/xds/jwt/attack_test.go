@@ -3,7 +3,6 @@ package jwt_test
 import (
 	"bufio"
 	"bytes"
-	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -22,7 +21,6 @@ import (
 	"testing"
 	"time"
 
-	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
@@ -34,7 +32,6 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 	"sigs.k8s.io/yaml"
 
-	"meshlog.dev/deploy/testkit/program"
 	"meshlog.dev/proto/ident"
 	registryv1 "meshlog.dev/proto/meshlog/registry/v1"
 	"meshlog.dev/services/mesh/kind"
@@ -213,7 +210,7 @@ func TestTokens(t *testing.T) {
 		sockets[n] = filepath.Join(dir, strconv.Itoa(n))
 		listeners = append(listeners, listenerOf(t, sockets[n], parse(t, a.policies), jwt.Options{Keys: i.keys, RequireExpiration: !a.lax}))
 	}
-	run(t, dir, listeners)
+	envoytest.Run(t, dir, listeners)
 	for n, a := range attacks {
 		t.Run(a.name, func(t *testing.T) {
 			for _, r := range a.requests {
@@ -240,32 +237,6 @@ func TestNobodyHasTheKey(t *testing.T) {
 	point, err := k.Bytes() // 4, X, Y
 	if x := sha256.Sum256([]byte("meshlog: a key that nobody has 0")); err != nil || !bytes.Equal(point[1:33], x[:]) {
 		t.Errorf("%+v: not made of that text (%v)", set.Keys[0], err)
-	}
-}
-
-// run runs an Envoy with listeners on sockets until the test ends.
-func run(t *testing.T, dir string, listeners []*listenerv3.Listener) {
-	t.Helper()
-	config := envoytest.Write(t, dir, &bootstrapv3.Bootstrap{
-		Node: &corev3.Node{Id: "attacked", Cluster: "attacked"}, StaticResources: &bootstrapv3.Bootstrap_StaticResources{Listeners: listeners},
-	})
-	envoy, err := program.Start("envoy", dir, []string{envoytest.Envoy(t), "-c", config, "--disable-hot-restart", "--concurrency", "1", "-l", "warning"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(envoy.Kill)
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-	defer cancel()
-	for _, l := range listeners {
-		if err := envoy.UntilAlive(ctx, "listener "+l.GetName(), func(context.Context) error {
-			c, err := net.Dial("unix", l.GetAddress().GetPipe().GetPath())
-			if err != nil {
-				return err
-			}
-			return c.Close()
-		}); err != nil {
-			t.Fatalf("%v\n%s", err, envoy.Tail(10))
-		}
 	}
 }
 

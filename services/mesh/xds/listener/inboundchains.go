@@ -17,7 +17,6 @@ import (
 	"meshlog.dev/services/mesh/proxy"
 	"meshlog.dev/services/mesh/xds/piece"
 	"meshlog.dev/services/mesh/xds/policy"
-	"meshlog.dev/services/mesh/xds/secret"
 )
 
 // The names by which clients of the mesh say in their handshakes what they speak (LSN-9),
@@ -183,17 +182,7 @@ func limit(d time.Duration) *durationpb.Duration {
 // peerContext returns the TLS settings of a server of the mesh: the client must show an
 // identity of one of its trust domains (MTLS-6).
 func peerContext(r *index.Reader, from proxy.Certificates) *tlsv3.DownstreamTlsContext {
-	v := &tlsv3.CertificateValidationContext{MatchTypedSubjectAltNames: secret.OfTrustDomains(r.TrustDomains())}
-	return &tlsv3.DownstreamTlsContext{
-		CommonTlsContext: &tlsv3.CommonTlsContext{
-			TlsParams:                      secret.Parameters(r.Mesh().GetMeshMTLS()),
-			AlpnProtocols:                  []string{"h2", "http/1.1"},
-			TlsCertificateSdsSecretConfigs: []*tlsv3.SdsSecretConfig{secret.MeshPair(from)},
-			ValidationContextType:          secret.Combined(v, secret.MeshRoots(from)),
-		},
-		RequireClientCertificate: wrapperspb.Bool(true),
-		// On a resumed session Envoy does not know who the client is (S44).
-		SessionTicketKeysType:            &tlsv3.DownstreamTlsContext_DisableStatelessSessionResumption{DisableStatelessSessionResumption: true},
-		DisableStatefulSessionResumption: true,
-	}
+	out := meshServer(r.Mesh(), from, r.TrustDomains())
+	out.CommonTlsContext.AlpnProtocols = []string{"h2", "http/1.1"}
+	return out
 }

@@ -8,8 +8,10 @@ import (
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
+	meshconfig "istio.io/api/mesh/v1alpha1"
 	networking "istio.io/api/networking/v1alpha3"
 
+	"meshlog.dev/services/mesh/proxy"
 	"meshlog.dev/services/mesh/xds/gateway"
 	"meshlog.dev/services/mesh/xds/piece"
 	"meshlog.dev/services/mesh/xds/secret"
@@ -63,12 +65,23 @@ func (c *chooser) context(s *gateway.Server) *tlsv3.DownstreamTlsContext {
 
 // meshContext returns the TLS settings of a server for clients of the mesh (GW-12, MTLS-6).
 func (c *chooser) meshContext(s *gateway.Server) *tlsv3.DownstreamTlsContext {
-	common := secret.MeshContext(c.mesh, c.from, &tlsv3.CertificateValidationContext{MatchTypedSubjectAltNames: secret.OfTrustDomains(c.domains)})
-	common.TlsParams = c.parameters(s.TLS)
+	out := meshServer(c.mesh, c.from, c.domains)
+	out.CommonTlsContext.TlsParams = c.parameters(s.TLS)
 	if s.Routes != "" {
-		common.AlpnProtocols = []string{"h2", "http/1.1"}
+		out.CommonTlsContext.AlpnProtocols = []string{"h2", "http/1.1"}
 	}
-	return resumeNothing(&tlsv3.DownstreamTlsContext{CommonTlsContext: common, RequireClientCertificate: wrapperspb.Bool(true)})
+	return out
+}
+
+// meshServer returns what every server for clients of the mesh demands: an identity of one
+// of these trust domains (MTLS-6).
+func meshServer(mesh *meshconfig.MeshConfig, from proxy.Certificates, domains []string) *tlsv3.DownstreamTlsContext {
+	return resumeNothing(&tlsv3.DownstreamTlsContext{
+		CommonTlsContext: secret.MeshContext(mesh, from, &tlsv3.CertificateValidationContext{
+			MatchTypedSubjectAltNames: secret.OfTrustDomains(domains),
+		}),
+		RequireClientCertificate: wrapperspb.Bool(true),
+	})
 }
 
 // resumeNothing makes a server that verifies clients resume no session: Envoy does not know
