@@ -55,7 +55,7 @@ func startIssuer(t *testing.T) *issuer {
 			return
 		}
 		w.Header().Set("Content-Type", "application/json")
-		if err := json.NewEncoder(w).Encode(v); err != nil {
+		if err := json.NewEncoder(w).Encode(v); err != nil && i.padding == 0 { // a body too large is not read to its end
 			t.Error(err)
 		}
 	}
