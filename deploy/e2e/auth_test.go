@@ -106,7 +106,7 @@ func TestRolesSufficeBarely(t *testing.T) {
 		"$JS.API.STREAM.CREATE.MESHLOG_EVENTS", "$JS.API.STREAM.CREATE.MESHLOG_AUDIT", "meshlog.fleet.mesh.issuers", "meshlog.fleet.mesh.tick", "meshlog.fleet.mesh.report.builder.x", "$JS.API.DIRECT.GET.KV_meshlog_lease.$KV.meshlog_lease.builder.mesh",
 	}
 	operate := []string{ // rights of operators
-		"meshlog.ev.mesh._operator.overlay", "meshlog.fleet.mesh.ask.builder", "meshlog.fleet.mesh.ask.watcher", "meshlog.fleet.mesh.proxy", "meshlog.ev.mesh.kubernetes.eu._ctl",
+		"meshlog.ev.mesh._operator.overlay", "meshlog.fleet.mesh.ask.builder", "meshlog.fleet.mesh.ask.watcher", "meshlog.fleet.mesh.proxy", "meshlog.fleet.mesh.drain", "meshlog.ev.mesh.kubernetes.eu._ctl",
 	}
 	readLog := []string{
 		"$JS.API.STREAM.MSG.GET.MESHLOG_EVENTS", "$JS.API.DIRECT.GET.MESHLOG_EVENTS", "$JS.API.CONSUMER.CREATE.MESHLOG_EVENTS.x",

@@ -75,6 +75,7 @@ type Server struct {
 	subscriptions *subscriptions
 	secrets       *secrets
 	roots         roots
+	drains        drains
 	opening       atomic.Int64 // streams that have sent no request yet
 	codec         codec
 	health        *health.Server
@@ -215,6 +216,7 @@ func (s *Server) transport() *grpc.Server {
 	for _, service := range s.services() {
 		server.RegisterService(service, nil)
 	}
+	server.RegisterService(s.drainService(), nil)
 	server.RegisterService(s.healthService(), s.health)
 	return server
 }

@@ -89,6 +89,7 @@ type Supervisor struct {
 
 	wanted chan string
 	ends   chan ended
+	renew  chan struct{} // has room; wakes Run
 
 	mu       sync.Mutex
 	epochs   []*epoch // those that run, the oldest first
@@ -96,11 +97,12 @@ type Supervisor struct {
 	life     int      // counts Envoys that were not hot restarts
 	crashes  int      // in a row
 	restarts int      // hot ones
+	stale    bool     // the newest epoch is to be replaced, though its bootstrap has not changed
 }
 
 // New returns a Supervisor. It starts nothing until it has a bootstrap.
 func New(c Config) *Supervisor {
-	return &Supervisor{Config: c, wanted: make(chan string), ends: make(chan ended)}
+	return &Supervisor{Config: c, wanted: make(chan string), ends: make(chan ended), renew: make(chan struct{}, 1)}
 }
 
 // Want sets the bootstrap. Envoy is started with it, or replaced.
@@ -109,6 +111,32 @@ func (s *Supervisor) Want(ctx context.Context, bootstrap []byte) {
 	case s.wanted <- string(bootstrap):
 	case <-ctx.Done():
 	}
+}
+
+// EndConnections replaces Envoy by a hot restart, so that all connections of its clients
+// end. It returns when the last of those that stand now has ended, or an error if no Envoy
+// runs.
+func (s *Supervisor) EndConnections() (until time.Time, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.epochs) == 0 {
+		return until, errors.New("no Envoy runs")
+	}
+	until = time.Now()
+	if len(s.epochs) > 1 { // one hot restart at a time
+		until = s.ending(s.epochs[len(s.epochs)-1].since)
+	}
+	s.stale = true
+	select {
+	case s.renew <- struct{}{}:
+	default:
+	}
+	return s.ending(until), nil
+}
+
+// ending returns when the epoch before a hot restart has ended, by the time of that.
+func (s *Supervisor) ending(restart time.Time) time.Time {
+	return restart.Add(s.Drain + parentMargin)
 }
 
 // Run runs Envoys until ctx is done, and then ends them.
@@ -129,6 +157,7 @@ func (s *Supervisor) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case bootstrap = <-s.wanted:
+		case <-s.renew:
 		case <-pause:
 			pause = nil
 		case e := <-s.ends:
@@ -143,8 +172,8 @@ func (s *Supervisor) Run(ctx context.Context) error {
 	}
 }
 
-// step starts an Envoy if one is missing, or if it has another bootstrap. It waits until an
-// earlier hot restart is complete.
+// step starts an Envoy if one is missing, or if it has another bootstrap or is stale. It
+// waits until an earlier hot restart is complete.
 func (s *Supervisor) step(bootstrap string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -153,12 +182,16 @@ func (s *Supervisor) step(bootstrap string) error {
 		return nil
 	case len(s.epochs) == 0:
 		s.next, s.life = 0, s.life+1
-	case s.epochs[0].bootstrap == bootstrap:
-		return nil
-	default:
+	case s.epochs[0].bootstrap != bootstrap:
 		s.Log.Info("replacing Envoy by a hot restart: its bootstrap has changed", "epoch", s.next)
 		s.restarts++
+	case s.stale:
+		s.Log.Info("replacing Envoy by a hot restart, so that all connections end", "epoch", s.next)
+		s.restarts++
+	default:
+		return nil
 	}
+	s.stale = false
 	return s.start(bootstrap)
 }
 

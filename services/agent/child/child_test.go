@@ -118,3 +118,38 @@ func TestHotRestart(t *testing.T) {
 		}
 	})
 }
+
+// KEY-12: connections end by a hot restart with the same bootstrap. One that is asked for
+// during another waits for it, and the time says so.
+func TestEndConnections(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := new(envoys)
+		s, ended, cancel := run(t, e)
+		if _, err := s.EndConnections(); err == nil || err.Error() != "no Envoy runs" {
+			t.Errorf("without an Envoy: %v", err)
+		}
+		s.Want(t.Context(), []byte("1"))
+		synctest.Wait()
+		for i, want := range []time.Duration{time.Minute, 2 * time.Minute, 2 * time.Minute} {
+			until, err := s.EndConnections()
+			if took := time.Until(until); err != nil || took != want {
+				t.Errorf("%d: connections end in %s, %v; want %s", i, took, err, want)
+			}
+			synctest.Wait()
+			if len(e.all) != 2 {
+				t.Fatalf("%d: %d Envoys", i, len(e.all))
+			}
+		}
+		e.all[0].end <- nil
+		synctest.Wait()
+		e.all[1].end <- nil
+		synctest.Wait()
+		if len(e.all) != 3 {
+			t.Errorf("%d Envoys, want one for the orders that came together", len(e.all))
+		}
+		cancel()
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+	})
+}

@@ -1,6 +1,7 @@
 // Package meshstream asks the frontends for what an agent itself needs: the roots of the
 // mesh, and the names that it answers by DNS. That the agent has applied the roots is its
-// report (CA-10).
+// report (CA-10). It also hears there that an operator wants the connections of its Envoy
+// to end (KEY-12).
 package meshstream
 
 import (
@@ -51,7 +52,12 @@ type Config struct {
 	Apply func(roots []byte) error
 	// Names takes the names of the mesh (AGT-4); nil: the agent answers none.
 	Names *names.Names
-	Log   *slog.Logger
+	// Proxy is the node id of the agent's Envoy.
+	Proxy string
+	// EndConnections ends the connections of Envoy's clients, and returns when the last of
+	// them has ended.
+	EndConnections func() (until time.Time, err error)
+	Log            *slog.Logger
 }
 
 // Stream keeps a stream to a frontend.
@@ -130,6 +136,12 @@ func (s *Stream) once(ctx context.Context, address string) error {
 			return err
 		}
 	}
+	following := make(chan struct{})
+	go func() {
+		defer close(following)
+		s.follow(ctx, conn)
+	}()
+	defer func() { cancel(); <-following }()
 	for {
 		resp, err := stream.Recv()
 		if err != nil {

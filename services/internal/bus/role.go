@@ -174,11 +174,11 @@ func (r Role) Permissions(domain string) Permissions {
 			prefix+digestsSubject, prefix+podsSubject, prefix+tickSubject, prefix+reportSubject+">", prefix+askSubject+string(r.kind))
 	case frontendRole:
 		p.Publish = append(p.Publish, prefix+reportSubject+frontendName(anyToken), keyPrefix(domain)+">")
-		p.Subscribe = append(p.Subscribe, prefix+tickSubject, prefix+askSubject+string(r.kind), prefix+proxySubject)
+		p.Subscribe = append(p.Subscribe, prefix+tickSubject, prefix+askSubject+string(r.kind), prefix+proxySubject, prefix+drainSubject)
 		p.Answers = true
 	case operatorRole:
 		p.Publish = append(p.Publish,
-			prefix+proxySubject, prefix+authoritySubject, prefix+listingSubject+"*.*", jsapi.StreamInfo+leaseStream)
+			prefix+proxySubject, prefix+drainSubject, prefix+authoritySubject, prefix+listingSubject+"*.*", jsapi.StreamInfo+leaseStream)
 		for _, asked := range reporting {
 			p.Publish = append(p.Publish, prefix+askSubject+string(asked))
 		}
@@ -214,7 +214,7 @@ func WayOf(domain, subject string) Way {
 		return Stored
 	case after == digestsSubject, after == podsSubject:
 		return Asked
-	case after == proxySubject, after == authoritySubject, strings.HasPrefix(after, askSubject):
+	case after == proxySubject, after == drainSubject, after == authoritySubject, strings.HasPrefix(after, askSubject):
 		return Gathered
 	}
 	return Told

@@ -11,6 +11,7 @@ const (
 	digestsSubject = "digests"
 	askSubject     = "ask." // then the role that is asked
 	proxySubject   = "proxy"
+	drainSubject   = "drain"
 	listingSubject = "listing." // then source and instance
 	reportSubject  = "report."  // then the name of the process
 	issuersSubject = "issuers"

@@ -34,6 +34,7 @@ var argumentListers = map[string][]lister{
 	"history":      {listKeys},
 	"remove":       {listSources},
 	"approve":      {listHeld},
+	"drain":        {listProxies},
 }
 
 // flagListers complete flags by name, in all commands that have them.

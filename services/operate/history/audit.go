@@ -161,7 +161,7 @@ func (p *auditPrinter) print(entries []audit.Entry) {
 	for i, e := range entries {
 		v := viewEntry(e)
 		views[i] = v
-		object := cmp.Or(v.Object, v.Name)
+		object := cmp.Or(v.Object, v.Name, v.Proxy)
 		if v.Serial != "" {
 			object = "serial " + v.Serial
 		}

@@ -221,12 +221,16 @@ func (a *agent) stream(ctx context.Context) error {
 		return err
 	}
 	// Frontends know proxies by their ids, so the agent has one of its own.
+	envoy := node.GetId()
 	node.Id += "~agent"
 	node.UserAgentName = "meshlog-agent"
 	if a.names != nil {
 		node.GetMetadata().GetFields()[proxy.NamesField] = structpb.NewStringValue("true")
 	}
-	return meshstream.New(meshstream.Config{Node: node, Addresses: a.XDS, TLS: a.trust.client, Apply: a.trust.told, Names: a.names, Log: a.log}).Run(ctx)
+	return meshstream.New(meshstream.Config{
+		Node: node, Addresses: a.XDS, TLS: a.trust.client, Apply: a.trust.told, Names: a.names,
+		Proxy: envoy, EndConnections: a.envoys.EndConnections, Log: a.log,
+	}).Run(ctx)
 }
 
 // node returns the node of the workload, with the labels that are in the file now.

@@ -50,6 +50,7 @@ func (o *Options) connectBus(ctx context.Context, log *slog.Logger, link *busLin
 		reporter.Run,
 		writer.Run,
 		func(ctx context.Context) error { return fleet.ServeProxies(ctx, o.ID, server.Proxy) },
+		func(ctx context.Context) error { return fleet.ServeDrains(ctx, o.ID, server.Drain) },
 		// Ticks of the leader tell the head, in case a message was lost, and what
 		// proxies of other frontends reject.
 		func(ctx context.Context) error {

@@ -35,6 +35,8 @@ const (
 	Action_ACTION_CERTIFICATE_REFUSED Action = 4
 	// An operator asked the certificate authority to rotate its root; name is what for.
 	Action_ACTION_ROOT_ROTATED Action = 5
+	// An operator had the agent of a proxy end its connections.
+	Action_ACTION_PROXY_DRAINED Action = 6
 )
 
 // Enum value maps for Action.
@@ -46,6 +48,7 @@ var (
 		3: "ACTION_CERTIFICATE_ISSUED",
 		4: "ACTION_CERTIFICATE_REFUSED",
 		5: "ACTION_ROOT_ROTATED",
+		6: "ACTION_PROXY_DRAINED",
 	}
 	Action_value = map[string]int32{
 		"ACTION_UNSPECIFIED":         0,
@@ -54,6 +57,7 @@ var (
 		"ACTION_CERTIFICATE_ISSUED":  3,
 		"ACTION_CERTIFICATE_REFUSED": 4,
 		"ACTION_ROOT_ROTATED":        5,
+		"ACTION_PROXY_DRAINED":       6,
 	}
 )
 
@@ -250,14 +254,15 @@ const file_meshlog_audit_v1_audit_proto_rawDesc = "" +
 	"\rauthenticator\x18\n" +
 	" \x01(\tR\rauthenticator\x12\x14\n" +
 	"\x05facts\x18\v \x03(\tR\x05facts\x12\x16\n" +
-	"\x06reason\x18\f \x01(\tR\x06reason*\xa6\x01\n" +
+	"\x06reason\x18\f \x01(\tR\x06reason*\xc0\x01\n" +
 	"\x06Action\x12\x16\n" +
 	"\x12ACTION_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10ACTION_KEY_GIVEN\x10\x01\x12\x16\n" +
 	"\x12ACTION_KEY_REFUSED\x10\x02\x12\x1d\n" +
 	"\x19ACTION_CERTIFICATE_ISSUED\x10\x03\x12\x1e\n" +
 	"\x1aACTION_CERTIFICATE_REFUSED\x10\x04\x12\x17\n" +
-	"\x13ACTION_ROOT_ROTATED\x10\x05B,Z*meshlog.dev/proto/meshlog/audit/v1;auditv1b\x06proto3"
+	"\x13ACTION_ROOT_ROTATED\x10\x05\x12\x18\n" +
+	"\x14ACTION_PROXY_DRAINED\x10\x06B,Z*meshlog.dev/proto/meshlog/audit/v1;auditv1b\x06proto3"
 
 var (
 	file_meshlog_audit_v1_audit_proto_rawDescOnce sync.Once

@@ -2619,6 +2619,177 @@ func (x *ProxyReply) GetMore() bool {
 	return false
 }
 
+// DrainRequest asks every frontend to have the agents of a proxy end its connections.
+type DrainRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DrainRequest) Reset() {
+	*x = DrainRequest{}
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DrainRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DrainRequest) ProtoMessage() {}
+
+func (x *DrainRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DrainRequest.ProtoReflect.Descriptor instead.
+func (*DrainRequest) Descriptor() ([]byte, []int) {
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *DrainRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+// DrainReply is what the agents say that follow a frontend; a frontend without one
+// answers without agents.
+type DrainReply struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Frontend      string                 `protobuf:"bytes,1,opt,name=frontend,proto3" json:"frontend,omitempty"`
+	Agents        []*DrainingAgent       `protobuf:"bytes,2,rep,name=agents,proto3" json:"agents,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DrainReply) Reset() {
+	*x = DrainReply{}
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DrainReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DrainReply) ProtoMessage() {}
+
+func (x *DrainReply) ProtoReflect() protoreflect.Message {
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DrainReply.ProtoReflect.Descriptor instead.
+func (*DrainReply) Descriptor() ([]byte, []int) {
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *DrainReply) GetFrontend() string {
+	if x != nil {
+		return x.Frontend
+	}
+	return ""
+}
+
+func (x *DrainReply) GetAgents() []*DrainingAgent {
+	if x != nil {
+		return x.Agents
+	}
+	return nil
+}
+
+// DrainingAgent is what an agent has answered.
+type DrainingAgent struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// That its certificate proves; empty: it has shown none.
+	Identity string `protobuf:"bytes,1,opt,name=identity,proto3" json:"identity,omitempty"`
+	Address  string `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"`
+	// When the last of the connections has ended, by the agent's clock.
+	Until *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=until,proto3" json:"until,omitempty"`
+	// Why it does not drain; empty: it does.
+	Refused       string `protobuf:"bytes,4,opt,name=refused,proto3" json:"refused,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DrainingAgent) Reset() {
+	*x = DrainingAgent{}
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DrainingAgent) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DrainingAgent) ProtoMessage() {}
+
+func (x *DrainingAgent) ProtoReflect() protoreflect.Message {
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DrainingAgent.ProtoReflect.Descriptor instead.
+func (*DrainingAgent) Descriptor() ([]byte, []int) {
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *DrainingAgent) GetIdentity() string {
+	if x != nil {
+		return x.Identity
+	}
+	return ""
+}
+
+func (x *DrainingAgent) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
+func (x *DrainingAgent) GetUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Until
+	}
+	return nil
+}
+
+func (x *DrainingAgent) GetRefused() string {
+	if x != nil {
+		return x.Refused
+	}
+	return ""
+}
+
 // TypeContent are the resources of one type on a stream.
 type TypeContent struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
@@ -2633,7 +2804,7 @@ type TypeContent struct {
 
 func (x *TypeContent) Reset() {
 	*x = TypeContent{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[27]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2645,7 +2816,7 @@ func (x *TypeContent) String() string {
 func (*TypeContent) ProtoMessage() {}
 
 func (x *TypeContent) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[27]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2658,7 +2829,7 @@ func (x *TypeContent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TypeContent.ProtoReflect.Descriptor instead.
 func (*TypeContent) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{27}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *TypeContent) GetTypeUrl() string {
@@ -2701,7 +2872,7 @@ type ResourceContent struct {
 
 func (x *ResourceContent) Reset() {
 	*x = ResourceContent{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[28]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2713,7 +2884,7 @@ func (x *ResourceContent) String() string {
 func (*ResourceContent) ProtoMessage() {}
 
 func (x *ResourceContent) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[28]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2726,7 +2897,7 @@ func (x *ResourceContent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResourceContent.ProtoReflect.Descriptor instead.
 func (*ResourceContent) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{28}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ResourceContent) GetName() string {
@@ -2789,7 +2960,7 @@ type AuthorityRequest struct {
 
 func (x *AuthorityRequest) Reset() {
 	*x = AuthorityRequest{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[29]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2801,7 +2972,7 @@ func (x *AuthorityRequest) String() string {
 func (*AuthorityRequest) ProtoMessage() {}
 
 func (x *AuthorityRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[29]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2814,7 +2985,7 @@ func (x *AuthorityRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuthorityRequest.ProtoReflect.Descriptor instead.
 func (*AuthorityRequest) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{29}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *AuthorityRequest) GetAction() AuthorityAction {
@@ -2844,7 +3015,7 @@ type AuthorityReply struct {
 
 func (x *AuthorityReply) Reset() {
 	*x = AuthorityReply{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[30]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2856,7 +3027,7 @@ func (x *AuthorityReply) String() string {
 func (*AuthorityReply) ProtoMessage() {}
 
 func (x *AuthorityReply) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[30]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2869,7 +3040,7 @@ func (x *AuthorityReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuthorityReply.ProtoReflect.Descriptor instead.
 func (*AuthorityReply) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{30}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *AuthorityReply) GetReplica() string {
@@ -2943,7 +3114,7 @@ type AuthorityRoot struct {
 
 func (x *AuthorityRoot) Reset() {
 	*x = AuthorityRoot{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[31]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2955,7 +3126,7 @@ func (x *AuthorityRoot) String() string {
 func (*AuthorityRoot) ProtoMessage() {}
 
 func (x *AuthorityRoot) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[31]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2968,7 +3139,7 @@ func (x *AuthorityRoot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuthorityRoot.ProtoReflect.Descriptor instead.
 func (*AuthorityRoot) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{31}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *AuthorityRoot) GetSum() []byte {
@@ -3039,7 +3210,7 @@ type PodRequest struct {
 
 func (x *PodRequest) Reset() {
 	*x = PodRequest{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[32]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3051,7 +3222,7 @@ func (x *PodRequest) String() string {
 func (*PodRequest) ProtoMessage() {}
 
 func (x *PodRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[32]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3064,7 +3235,7 @@ func (x *PodRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PodRequest.ProtoReflect.Descriptor instead.
 func (*PodRequest) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{32}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *PodRequest) GetNamespace() string {
@@ -3099,7 +3270,7 @@ type PodReply struct {
 
 func (x *PodReply) Reset() {
 	*x = PodReply{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[33]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3111,7 +3282,7 @@ func (x *PodReply) String() string {
 func (*PodReply) ProtoMessage() {}
 
 func (x *PodReply) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[33]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3124,7 +3295,7 @@ func (x *PodReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PodReply.ProtoReflect.Descriptor instead.
 func (*PodReply) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{33}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *PodReply) GetKnown() bool {
@@ -3364,7 +3535,18 @@ const file_meshlog_report_v1_report_proto_rawDesc = "" +
 	"\aversion\x18\x04 \x01(\v2\x1c.meshlog.snapshot.v1.VersionR\aversion\x124\n" +
 	"\x05types\x18\x05 \x03(\v2\x1e.meshlog.report.v1.TypeContentR\x05types\x12\x16\n" +
 	"\x06stream\x18\x06 \x01(\rR\x06stream\x12\x12\n" +
-	"\x04more\x18\a \x01(\bR\x04more\"\x86\x01\n" +
+	"\x04more\x18\a \x01(\bR\x04more\"\x1e\n" +
+	"\fDrainRequest\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\"b\n" +
+	"\n" +
+	"DrainReply\x12\x1a\n" +
+	"\bfrontend\x18\x01 \x01(\tR\bfrontend\x128\n" +
+	"\x06agents\x18\x02 \x03(\v2 .meshlog.report.v1.DrainingAgentR\x06agents\"\x91\x01\n" +
+	"\rDrainingAgent\x12\x1a\n" +
+	"\bidentity\x18\x01 \x01(\tR\bidentity\x12\x18\n" +
+	"\aaddress\x18\x02 \x01(\tR\aaddress\x120\n" +
+	"\x05until\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x05until\x12\x18\n" +
+	"\arefused\x18\x04 \x01(\tR\arefused\"\x86\x01\n" +
 	"\vTypeContent\x12\x19\n" +
 	"\btype_url\x18\x01 \x01(\tR\atypeUrl\x12@\n" +
 	"\tresources\x18\x02 \x03(\v2\".meshlog.report.v1.ResourceContentR\tresources\x12\x1a\n" +
@@ -3422,7 +3604,7 @@ func file_meshlog_report_v1_report_proto_rawDescGZIP() []byte {
 }
 
 var file_meshlog_report_v1_report_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_meshlog_report_v1_report_proto_msgTypes = make([]protoimpl.MessageInfo, 34)
+var file_meshlog_report_v1_report_proto_msgTypes = make([]protoimpl.MessageInfo, 37)
 var file_meshlog_report_v1_report_proto_goTypes = []any{
 	(AuthorityAction)(0),          // 0: meshlog.report.v1.AuthorityAction
 	(*Tick)(nil),                  // 1: meshlog.report.v1.Tick
@@ -3452,84 +3634,89 @@ var file_meshlog_report_v1_report_proto_goTypes = []any{
 	(*ListingRequest)(nil),        // 25: meshlog.report.v1.ListingRequest
 	(*ProxyRequest)(nil),          // 26: meshlog.report.v1.ProxyRequest
 	(*ProxyReply)(nil),            // 27: meshlog.report.v1.ProxyReply
-	(*TypeContent)(nil),           // 28: meshlog.report.v1.TypeContent
-	(*ResourceContent)(nil),       // 29: meshlog.report.v1.ResourceContent
-	(*AuthorityRequest)(nil),      // 30: meshlog.report.v1.AuthorityRequest
-	(*AuthorityReply)(nil),        // 31: meshlog.report.v1.AuthorityReply
-	(*AuthorityRoot)(nil),         // 32: meshlog.report.v1.AuthorityRoot
-	(*PodRequest)(nil),            // 33: meshlog.report.v1.PodRequest
-	(*PodReply)(nil),              // 34: meshlog.report.v1.PodReply
-	(*v1.Version)(nil),            // 35: meshlog.snapshot.v1.Version
-	(*timestamppb.Timestamp)(nil), // 36: google.protobuf.Timestamp
-	(*v1.Diagnostic)(nil),         // 37: meshlog.snapshot.v1.Diagnostic
+	(*DrainRequest)(nil),          // 28: meshlog.report.v1.DrainRequest
+	(*DrainReply)(nil),            // 29: meshlog.report.v1.DrainReply
+	(*DrainingAgent)(nil),         // 30: meshlog.report.v1.DrainingAgent
+	(*TypeContent)(nil),           // 31: meshlog.report.v1.TypeContent
+	(*ResourceContent)(nil),       // 32: meshlog.report.v1.ResourceContent
+	(*AuthorityRequest)(nil),      // 33: meshlog.report.v1.AuthorityRequest
+	(*AuthorityReply)(nil),        // 34: meshlog.report.v1.AuthorityReply
+	(*AuthorityRoot)(nil),         // 35: meshlog.report.v1.AuthorityRoot
+	(*PodRequest)(nil),            // 36: meshlog.report.v1.PodRequest
+	(*PodReply)(nil),              // 37: meshlog.report.v1.PodReply
+	(*v1.Version)(nil),            // 38: meshlog.snapshot.v1.Version
+	(*timestamppb.Timestamp)(nil), // 39: google.protobuf.Timestamp
+	(*v1.Diagnostic)(nil),         // 40: meshlog.snapshot.v1.Diagnostic
 }
 var file_meshlog_report_v1_report_proto_depIdxs = []int32{
-	35, // 0: meshlog.report.v1.Tick.head:type_name -> meshlog.snapshot.v1.Version
-	35, // 1: meshlog.report.v1.Tick.position:type_name -> meshlog.snapshot.v1.Version
+	38, // 0: meshlog.report.v1.Tick.head:type_name -> meshlog.snapshot.v1.Version
+	38, // 1: meshlog.report.v1.Tick.position:type_name -> meshlog.snapshot.v1.Version
 	2,  // 2: meshlog.report.v1.Tick.suspects:type_name -> meshlog.report.v1.Suspect
 	4,  // 3: meshlog.report.v1.Issuers.issuers:type_name -> meshlog.report.v1.Issuer
-	36, // 4: meshlog.report.v1.FrontendReport.time:type_name -> google.protobuf.Timestamp
-	35, // 5: meshlog.report.v1.FrontendReport.serving:type_name -> meshlog.snapshot.v1.Version
+	39, // 4: meshlog.report.v1.FrontendReport.time:type_name -> google.protobuf.Timestamp
+	38, // 5: meshlog.report.v1.FrontendReport.serving:type_name -> meshlog.snapshot.v1.Version
 	12, // 6: meshlog.report.v1.FrontendReport.proxies:type_name -> meshlog.report.v1.ProxyReport
 	11, // 7: meshlog.report.v1.FrontendReport.chain_mismatch:type_name -> meshlog.report.v1.ChainMismatch
 	9,  // 8: meshlog.report.v1.FrontendReport.verdicts:type_name -> meshlog.report.v1.Verdict
 	8,  // 9: meshlog.report.v1.FrontendReport.applied:type_name -> meshlog.report.v1.Applied
-	36, // 10: meshlog.report.v1.FrontendReport.away:type_name -> google.protobuf.Timestamp
+	39, // 10: meshlog.report.v1.FrontendReport.away:type_name -> google.protobuf.Timestamp
 	7,  // 11: meshlog.report.v1.FrontendReport.roots_applied:type_name -> meshlog.report.v1.RootsApplied
-	35, // 12: meshlog.report.v1.Applied.version:type_name -> meshlog.snapshot.v1.Version
-	35, // 13: meshlog.report.v1.Verdict.good:type_name -> meshlog.snapshot.v1.Version
+	38, // 12: meshlog.report.v1.Applied.version:type_name -> meshlog.snapshot.v1.Version
+	38, // 13: meshlog.report.v1.Verdict.good:type_name -> meshlog.snapshot.v1.Version
 	10, // 14: meshlog.report.v1.Verdict.rejectors:type_name -> meshlog.report.v1.Rejector
-	35, // 15: meshlog.report.v1.ChainMismatch.own:type_name -> meshlog.snapshot.v1.Version
-	35, // 16: meshlog.report.v1.ChainMismatch.head:type_name -> meshlog.snapshot.v1.Version
-	36, // 17: meshlog.report.v1.ProxyReport.connected_since:type_name -> google.protobuf.Timestamp
+	38, // 15: meshlog.report.v1.ChainMismatch.own:type_name -> meshlog.snapshot.v1.Version
+	38, // 16: meshlog.report.v1.ChainMismatch.head:type_name -> meshlog.snapshot.v1.Version
+	39, // 17: meshlog.report.v1.ProxyReport.connected_since:type_name -> google.protobuf.Timestamp
 	13, // 18: meshlog.report.v1.ProxyReport.types:type_name -> meshlog.report.v1.TypeReport
-	36, // 19: meshlog.report.v1.ProxyReport.certificate_ends:type_name -> google.protobuf.Timestamp
-	35, // 20: meshlog.report.v1.TypeReport.sent:type_name -> meshlog.snapshot.v1.Version
-	35, // 21: meshlog.report.v1.TypeReport.acked:type_name -> meshlog.snapshot.v1.Version
-	36, // 22: meshlog.report.v1.TypeReport.sent_time:type_name -> google.protobuf.Timestamp
-	36, // 23: meshlog.report.v1.TypeReport.acked_time:type_name -> google.protobuf.Timestamp
+	39, // 19: meshlog.report.v1.ProxyReport.certificate_ends:type_name -> google.protobuf.Timestamp
+	38, // 20: meshlog.report.v1.TypeReport.sent:type_name -> meshlog.snapshot.v1.Version
+	38, // 21: meshlog.report.v1.TypeReport.acked:type_name -> meshlog.snapshot.v1.Version
+	39, // 22: meshlog.report.v1.TypeReport.sent_time:type_name -> google.protobuf.Timestamp
+	39, // 23: meshlog.report.v1.TypeReport.acked_time:type_name -> google.protobuf.Timestamp
 	14, // 24: meshlog.report.v1.TypeReport.nack:type_name -> meshlog.report.v1.Nack
-	36, // 25: meshlog.report.v1.TypeReport.unanswered:type_name -> google.protobuf.Timestamp
-	36, // 26: meshlog.report.v1.Nack.time:type_name -> google.protobuf.Timestamp
-	36, // 27: meshlog.report.v1.WatcherReport.time:type_name -> google.protobuf.Timestamp
-	37, // 28: meshlog.report.v1.WatcherReport.diagnostics:type_name -> meshlog.snapshot.v1.Diagnostic
-	36, // 29: meshlog.report.v1.WatcherReport.listed:type_name -> google.protobuf.Timestamp
-	36, // 30: meshlog.report.v1.WatcherReport.changed:type_name -> google.protobuf.Timestamp
-	36, // 31: meshlog.report.v1.WatcherReport.down:type_name -> google.protobuf.Timestamp
-	36, // 32: meshlog.report.v1.BuilderReport.time:type_name -> google.protobuf.Timestamp
-	35, // 33: meshlog.report.v1.BuilderReport.position:type_name -> meshlog.snapshot.v1.Version
-	35, // 34: meshlog.report.v1.BuilderReport.head:type_name -> meshlog.snapshot.v1.Version
+	39, // 25: meshlog.report.v1.TypeReport.unanswered:type_name -> google.protobuf.Timestamp
+	39, // 26: meshlog.report.v1.Nack.time:type_name -> google.protobuf.Timestamp
+	39, // 27: meshlog.report.v1.WatcherReport.time:type_name -> google.protobuf.Timestamp
+	40, // 28: meshlog.report.v1.WatcherReport.diagnostics:type_name -> meshlog.snapshot.v1.Diagnostic
+	39, // 29: meshlog.report.v1.WatcherReport.listed:type_name -> google.protobuf.Timestamp
+	39, // 30: meshlog.report.v1.WatcherReport.changed:type_name -> google.protobuf.Timestamp
+	39, // 31: meshlog.report.v1.WatcherReport.down:type_name -> google.protobuf.Timestamp
+	39, // 32: meshlog.report.v1.BuilderReport.time:type_name -> google.protobuf.Timestamp
+	38, // 33: meshlog.report.v1.BuilderReport.position:type_name -> meshlog.snapshot.v1.Version
+	38, // 34: meshlog.report.v1.BuilderReport.head:type_name -> meshlog.snapshot.v1.Version
 	22, // 35: meshlog.report.v1.BuilderReport.timings:type_name -> meshlog.report.v1.StageTiming
 	21, // 36: meshlog.report.v1.BuilderReport.holds:type_name -> meshlog.report.v1.Hold
-	37, // 37: meshlog.report.v1.BuilderReport.diagnostics:type_name -> meshlog.snapshot.v1.Diagnostic
+	40, // 37: meshlog.report.v1.BuilderReport.diagnostics:type_name -> meshlog.snapshot.v1.Diagnostic
 	20, // 38: meshlog.report.v1.BuilderReport.quarantines:type_name -> meshlog.report.v1.Quarantine
 	19, // 39: meshlog.report.v1.BuilderReport.peers:type_name -> meshlog.report.v1.Peer
 	18, // 40: meshlog.report.v1.BuilderReport.frozen:type_name -> meshlog.report.v1.FrozenKind
-	36, // 41: meshlog.report.v1.BuilderReport.away:type_name -> google.protobuf.Timestamp
+	39, // 41: meshlog.report.v1.BuilderReport.away:type_name -> google.protobuf.Timestamp
 	17, // 42: meshlog.report.v1.BuilderReport.log_shares:type_name -> meshlog.report.v1.LogShare
-	36, // 43: meshlog.report.v1.Peer.heard:type_name -> google.protobuf.Timestamp
-	36, // 44: meshlog.report.v1.Quarantine.since:type_name -> google.protobuf.Timestamp
-	35, // 45: meshlog.report.v1.StageTiming.version:type_name -> meshlog.snapshot.v1.Version
-	36, // 46: meshlog.report.v1.StageTiming.observed:type_name -> google.protobuf.Timestamp
-	36, // 47: meshlog.report.v1.StageTiming.logged:type_name -> google.protobuf.Timestamp
-	36, // 48: meshlog.report.v1.StageTiming.read:type_name -> google.protobuf.Timestamp
-	36, // 49: meshlog.report.v1.StageTiming.due:type_name -> google.protobuf.Timestamp
-	36, // 50: meshlog.report.v1.StageTiming.built:type_name -> google.protobuf.Timestamp
-	36, // 51: meshlog.report.v1.StageTiming.published:type_name -> google.protobuf.Timestamp
+	39, // 43: meshlog.report.v1.Peer.heard:type_name -> google.protobuf.Timestamp
+	39, // 44: meshlog.report.v1.Quarantine.since:type_name -> google.protobuf.Timestamp
+	38, // 45: meshlog.report.v1.StageTiming.version:type_name -> meshlog.snapshot.v1.Version
+	39, // 46: meshlog.report.v1.StageTiming.observed:type_name -> google.protobuf.Timestamp
+	39, // 47: meshlog.report.v1.StageTiming.logged:type_name -> google.protobuf.Timestamp
+	39, // 48: meshlog.report.v1.StageTiming.read:type_name -> google.protobuf.Timestamp
+	39, // 49: meshlog.report.v1.StageTiming.due:type_name -> google.protobuf.Timestamp
+	39, // 50: meshlog.report.v1.StageTiming.built:type_name -> google.protobuf.Timestamp
+	39, // 51: meshlog.report.v1.StageTiming.published:type_name -> google.protobuf.Timestamp
 	12, // 52: meshlog.report.v1.ProxyReply.report:type_name -> meshlog.report.v1.ProxyReport
-	35, // 53: meshlog.report.v1.ProxyReply.version:type_name -> meshlog.snapshot.v1.Version
-	28, // 54: meshlog.report.v1.ProxyReply.types:type_name -> meshlog.report.v1.TypeContent
-	29, // 55: meshlog.report.v1.TypeContent.resources:type_name -> meshlog.report.v1.ResourceContent
-	0,  // 56: meshlog.report.v1.AuthorityRequest.action:type_name -> meshlog.report.v1.AuthorityAction
-	32, // 57: meshlog.report.v1.AuthorityReply.roots:type_name -> meshlog.report.v1.AuthorityRoot
-	36, // 58: meshlog.report.v1.AuthorityRoot.since:type_name -> google.protobuf.Timestamp
-	36, // 59: meshlog.report.v1.AuthorityRoot.ends:type_name -> google.protobuf.Timestamp
-	36, // 60: meshlog.report.v1.AuthorityRoot.last_ends:type_name -> google.protobuf.Timestamp
-	61, // [61:61] is the sub-list for method output_type
-	61, // [61:61] is the sub-list for method input_type
-	61, // [61:61] is the sub-list for extension type_name
-	61, // [61:61] is the sub-list for extension extendee
-	0,  // [0:61] is the sub-list for field type_name
+	38, // 53: meshlog.report.v1.ProxyReply.version:type_name -> meshlog.snapshot.v1.Version
+	31, // 54: meshlog.report.v1.ProxyReply.types:type_name -> meshlog.report.v1.TypeContent
+	30, // 55: meshlog.report.v1.DrainReply.agents:type_name -> meshlog.report.v1.DrainingAgent
+	39, // 56: meshlog.report.v1.DrainingAgent.until:type_name -> google.protobuf.Timestamp
+	32, // 57: meshlog.report.v1.TypeContent.resources:type_name -> meshlog.report.v1.ResourceContent
+	0,  // 58: meshlog.report.v1.AuthorityRequest.action:type_name -> meshlog.report.v1.AuthorityAction
+	35, // 59: meshlog.report.v1.AuthorityReply.roots:type_name -> meshlog.report.v1.AuthorityRoot
+	39, // 60: meshlog.report.v1.AuthorityRoot.since:type_name -> google.protobuf.Timestamp
+	39, // 61: meshlog.report.v1.AuthorityRoot.ends:type_name -> google.protobuf.Timestamp
+	39, // 62: meshlog.report.v1.AuthorityRoot.last_ends:type_name -> google.protobuf.Timestamp
+	63, // [63:63] is the sub-list for method output_type
+	63, // [63:63] is the sub-list for method input_type
+	63, // [63:63] is the sub-list for extension type_name
+	63, // [63:63] is the sub-list for extension extendee
+	0,  // [0:63] is the sub-list for field type_name
 }
 
 func init() { file_meshlog_report_v1_report_proto_init() }
@@ -3543,7 +3730,7 @@ func file_meshlog_report_v1_report_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_meshlog_report_v1_report_proto_rawDesc), len(file_meshlog_report_v1_report_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   34,
+			NumMessages:   37,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
