@@ -43,8 +43,17 @@ type draining struct {
 
 // drainOrder is one order to one agent.
 type drainOrder struct {
-	ctx    context.Context
+	over   <-chan struct{}             // closed when nobody waits for the answer
 	answer chan *agentv1.FollowRequest // has room
+}
+
+func (o *drainOrder) isOver() bool {
+	select {
+	case <-o.over:
+		return true
+	default:
+		return false
+	}
 }
 
 func (d *drains) enter(a *draining) {
@@ -99,7 +108,7 @@ func (s *Server) Drain(ctx context.Context, id string) []*reportv1.DrainingAgent
 func (a *draining) drain(ctx context.Context) *reportv1.DrainingAgent {
 	r := &reportv1.DrainingAgent{Identity: a.id.name, Address: a.address}
 	began := time.Now()
-	o := &drainOrder{ctx, make(chan *agentv1.FollowRequest, 1)}
+	o := &drainOrder{ctx.Done(), make(chan *agentv1.FollowRequest, 1)}
 	select {
 	case a.orders <- o:
 	case <-a.ended:
@@ -188,7 +197,7 @@ func (c *conn) orders(a *draining, requests <-chan *agentv1.FollowRequest) error
 		case err := <-c.ended:
 			return err
 		case o := <-a.orders:
-			maps.DeleteFunc(open, func(_ uint64, o *drainOrder) bool { return o.ctx.Err() != nil })
+			maps.DeleteFunc(open, func(_ uint64, o *drainOrder) bool { return o.isOver() })
 			open[number] = o
 			if err := c.grpc.SendMsg(&agentv1.FollowResponse{Order: number}); err != nil {
 				return err
