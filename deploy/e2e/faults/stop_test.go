@@ -28,6 +28,8 @@ type way struct {
 	before func(*mesh, *testing.T, *rig.Server)
 	reach  func(*mesh, *testing.T)
 	after  func(*mesh, *testing.T)
+	// It leaves much on the log, which every judgement after it folds again.
+	bulk bool
 }
 
 // ways are the ways to rare steps, by point.
@@ -36,10 +38,10 @@ var ways = map[string]way{
 	"builder.base":    {before: (*mesh).anotherBuild},
 	"builder.segment": {before: (*mesh).anotherBuild},
 	// A source loses much at once.
-	"builder.hold": {before: (*mesh).withBulk, reach: (*mesh).loseBulk, after: (*mesh).approve},
-	"builder.held": {before: (*mesh).withBulk, reach: (*mesh).loseBulk, after: (*mesh).approve},
+	"builder.hold": {bulk: true, before: (*mesh).withBulk, reach: (*mesh).loseBulk, after: (*mesh).approve},
+	"builder.held": {bulk: true, before: (*mesh).withBulk, reach: (*mesh).loseBulk, after: (*mesh).approve},
 	// In the middle of more records than fit in one batch of the bus.
-	"watcher.batch": {pass: ":2", reach: (*mesh).saveBulk, after: func(m *mesh, t *testing.T) {
+	"watcher.batch": {bulk: true, pass: ":2", reach: (*mesh).saveBulk, after: func(m *mesh, t *testing.T) {
 		m.hasBulk(t)
 		m.loseBulk(t)
 		m.approve(t)
@@ -145,10 +147,21 @@ func (m *mesh) leaveSecond(t *testing.T) {
 	must(t, m.Frontends[1].Restart())
 }
 
-// points returns the steps at which a process can be killed under the load of a mesh.
+// points returns the steps at which a process can be killed under the load of a mesh,
+// those last whose way leaves much on the log.
 func points(t *testing.T) []string {
 	t.Helper()
-	return slices.DeleteFunc(allPoints(t), ofKey)
+	all := slices.DeleteFunc(allPoints(t), ofKey)
+	slices.SortStableFunc(all, func(a, b string) int {
+		switch {
+		case ways[a].bulk == ways[b].bulk:
+			return 0
+		case ways[b].bulk:
+			return -1
+		}
+		return 1
+	})
+	return all
 }
 
 // ofKey reports whether a process passes a step only when a private key is new.
