@@ -98,7 +98,7 @@ func TestCallersOfAnotherTrustDomain(t *testing.T) {
 		t.Errorf("a connection that stood while a root came: %v", err)
 	}
 	p.trust()
-	expect("removed", false, far)
+	expect("removed", false, way{name: "far", outside: true, tls: showing(two.Peer("x", farClient))}) // the sidecar has connections that stand
 	expect("removed", false, next)
 	expect("removed", true, own)
 }

@@ -67,6 +67,11 @@ func (r *Reader) Untrusted() ([]string, ident.Key) {
 // Several reports whether there are trust domains with roots of their own.
 func (t Trust) Several() bool { return len(t.others) > 0 }
 
+// Apart reports whether a trust domain is another one than those of the mesh.
+func (t Trust) Apart(domain string) bool {
+	return t.others[domain] != "" && !slices.Contains(t.mesh, domain)
+}
+
 // Domains returns the trust domains whose workloads may call those of the mesh: its own,
 // the aliases, then the others, sorted.
 func (t Trust) Domains() []string {
