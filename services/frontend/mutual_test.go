@@ -53,7 +53,10 @@ var peerPorts = map[string]struct{ protocol, speaks string }{
 
 const webIdentity, clientIdentity = "spiffe://cluster.local/ns/shop/sa/web", "spiffe://cluster.local/ns/client/sa/client"
 
-func newPeers(t *testing.T) *peers {
+func newPeers(t *testing.T) *peers { return newPeersWith(t, nil) }
+
+// newPeersWith is newPeers with the certificates of some workloads.
+func newPeersWith(t *testing.T, pairs map[string]certtest.Pair) *peers {
 	t.Helper()
 	p := &peers{T: t, mesh: newMesh(t), host: "web.example", servers: certtest.NewCA("mesh"), listens: map[string]int{}, targets: map[string]int{}, nodes: map[string]string{}}
 	dir := t.TempDir()
@@ -89,7 +92,11 @@ spec:
 	for _, w := range []struct{ name, namespace, ip, identity string }{
 		{"web", "shop", "127.0.0.2", webIdentity}, {"client", "client", "127.0.0.3", clientIdentity},
 	} {
-		cert, key := p.servers.Peer(w.name, w.identity).Write(t, dir, w.name)
+		pair, given := pairs[w.name]
+		if !given {
+			pair = p.servers.Peer(w.name, w.identity)
+		}
+		cert, key := pair.Write(t, dir, w.name)
 		p.nodes[w.name] = fmt.Sprintf(
 			"{id: sidecar~%s~%s-1.%s~%[3]s.svc.cluster.local, cluster: %[2]s, metadata: {INTERCEPTION_MODE: NONE, INSTANCE_IPS: %[1]s, LABELS: {app: %[2]s}, TLS_SERVER_CERT_CHAIN: %[4]s, TLS_SERVER_KEY: %[5]s, TLS_SERVER_ROOT_CERT: %[6]s}}",
 			w.ip, w.name, w.namespace, cert, key, roots)

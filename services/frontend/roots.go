@@ -39,6 +39,9 @@ func sumsOf(texts ...string) rootSums {
 			if block, rest = pem.Decode(rest); block == nil {
 				break
 			}
+			if block.Type != "CERTIFICATE" { // a CRL
+				continue
+			}
 			sum := sha256.Sum256(block.Bytes)
 			all = append(all, string(sum[:]))
 		}
@@ -47,46 +50,73 @@ func sumsOf(texts ...string) rootSums {
 	return rootSums(strings.Join(slices.Compact(all), ""))
 }
 
-// roots knows the certificates in the secrets ROOTCA that streams have applied: the
-// authority waits for them (CA-10). All streams share few of these secrets.
+// and returns the sums that are in both.
+func (r rootSums) and(o rootSums) rootSums {
+	var both strings.Builder
+	for _, sum := range r.list() {
+		if slices.ContainsFunc(o.list(), func(other []byte) bool { return bytes.Equal(sum, other) }) {
+			both.Write(sum)
+		}
+	}
+	return rootSums(both.String())
+}
+
+// roots knows the mesh's own roots in the secrets that streams have applied: the authority
+// waits for them (CA-10). All streams share few of these secrets.
 type roots struct {
 	mu    sync.Mutex
-	known map[xds.Sum]rootSums
+	known map[ofDomain]rootSums
+}
+
+// ofDomain is the roots of a trust domain in a secret.
+type ofDomain struct {
+	secret xds.Sum
+	domain string
 }
 
 // maxRoots is how many secrets are remembered; then all are read again.
 const maxRoots = 64
 
-// of returns the certificates in a secret.
-func (r *roots) of(s *xds.Resource) rootSums {
+// of returns the roots of a trust domain in a secret.
+func (r *roots) of(s *xds.Resource, domain string) rootSums {
 	if s == nil {
 		return ""
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if sums, ok := r.known[s.Sum]; ok {
+	in := ofDomain{s.Sum, domain}
+	if sums, ok := r.known[in]; ok {
 		return sums
 	}
 	var message tlsv3.Secret
 	if proto.Unmarshal(s.Value(), &message) != nil {
 		return ""
 	}
-	sums := sumsOf(message.GetValidationContext().GetTrustedCa().GetInlineString())
+	sums := sumsOf(secret.OwnRoots(&message, domain))
 	if r.known == nil || len(r.known) >= maxRoots {
-		r.known = map[xds.Sum]rootSums{}
+		r.known = map[ofDomain]rootSums{}
 	}
-	r.known[s.Sum] = sums
+	r.known[in] = sums
 	return sums
 }
 
-// applied returns the roots of the mesh that the client has applied. gets is false if it
-// does not ask for them here, or may not have them.
+// applied returns the roots of the mesh that the client has applied: in all secrets that have
+// them, if it asks for several (CA-13). gets is false if it asks for none here, or may not
+// have them.
 func (c *conn) applied(s *stream.Stream) (roots rootSums, gets bool) {
-	has, gets := s.Holds(ident.SDS, secret.Roots)
-	if !gets {
+	st := c.server.serving.Load()
+	if st == nil {
 		return "", false
 	}
-	return c.server.roots.of(has), true
+	domain := st.PushContext.TrustDomain()
+	for has := range s.HoldsAny(ident.SDS, func(name string) bool { return secret.HasOwnRoots(name, domain) }) {
+		next := c.server.roots.of(has, domain)
+		if gets {
+			next = next.and(roots)
+		}
+		roots, gets = next, true
+	}
+	return roots, gets
 }
 
 // MeshRoots returns the roots of the mesh in the served version, in PEM.

@@ -3,6 +3,7 @@ package frontend_test
 import (
 	"crypto/sha256"
 	"encoding/pem"
+	"fmt"
 	"slices"
 	"testing"
 
@@ -71,4 +72,55 @@ func TestRootsAreReported(t *testing.T) {
 	p.until("both have both roots", func(r *reportv1.FrontendReport) bool {
 		return applied(r, 2, older, newer) && len(r.GetRootsApplied()) == 1
 	})
+}
+
+// CA-10, CA-13: a stream that verifies peers of several trust domains has applied those roots
+// of the mesh that are in all secrets which it gets.
+func TestRootsAmongThoseOfOtherDomains(t *testing.T) {
+	p := startTLS(t, true)
+	older, newer, far := certtest.NewCA("older"), certtest.NewCA("newer"), certtest.NewCA("far")
+	publish := func(roots ...*certtest.CA) {
+		b := &registryv1.TrustBundle{TrustDomain: "cluster.local"}
+		for i, r := range roots {
+			b.Roots = append(b.Roots, &registryv1.Root{Certificate: string(r.PEM()), State: registryv1.RootState(i + 1)})
+		}
+		p.serves(p.mesh.Publish(append(YAML(t, fmt.Sprintf(`
+apiVersion: mesh.istio.io/v1alpha1
+kind: MeshConfig
+metadata: {name: default}
+spec: {caCertificates: [{trustDomains: [two.example], pem: %q}]}
+`, far.PEM())), Object("TrustBundle", "", "cluster.local", b))...))
+	}
+	applied := func(want ...int) func(*reportv1.FrontendReport) bool {
+		return func(r *reportv1.FrontendReport) bool {
+			var got []int
+			for _, a := range r.GetRootsApplied() {
+				for range a.GetStreams() {
+					got = append(got, len(a.GetRoots()))
+				}
+			}
+			slices.Sort(got)
+			return slices.Equal(got, want)
+		}
+	}
+	const several = "ROOTCA:cluster.local,two.example"
+	publish(older)
+	client := p.clientCA.Client("cart", "spiffe://cluster.local/ns/default/sa/cart")
+	both, only := p.join(t, client, node("both", "demo")), p.join(t, client, node("only", "demo"))
+	for _, e := range []*envoy{both, only} {
+		e.ack(e.receive())
+	}
+	both.ask(ident.SDS, "ROOTCA", several)
+	for range 2 {
+		both.ack(both.receive(), "ROOTCA", several)
+	}
+	only.ask(ident.SDS, several)
+	only.ack(only.receive(), several)
+	p.until("both have the mesh's root", applied(1, 1))
+	publish(older, newer)
+	only.ack(only.receive(), several)
+	both.ack(both.receive(), "ROOTCA", several)
+	p.until("one has the new root in one secret only", applied(1, 2))
+	both.ack(both.receive(), "ROOTCA", several)
+	p.until("both have the new root", applied(2, 2))
 }

@@ -61,6 +61,12 @@ func (m *mesh) simulated(t *testing.T, of string) *simulate.Proxy {
 // application, and describes its way.
 func (p *peers) follows(port string) (arrives bool, way string) {
 	p.Helper()
+	return p.followsTo(port, webIdentity)
+}
+
+// followsTo is follows with the identity of web.
+func (p *peers) followsTo(port, server string) (arrives bool, way string) {
+	p.Helper()
 	client, web := p.mesh.simulated(p.T, p.nodes["client"]), p.mesh.simulated(p.T, p.nodes["web"])
 	c := simulate.Call{Address: netip.MustParseAddr("127.0.0.1"), From: netip.MustParseAddr("127.0.0.3"), Port: uint32(p.listens[port])}
 	if c.TCP = peerPorts[port].speaks != "http"; !c.TCP {
@@ -71,7 +77,7 @@ func (p *peers) follows(port string) (arrives bool, way string) {
 	if verdictOf(o) != "200" || len(o.To) != 1 || len(o.To[0].Endpoints) != 1 {
 		return false, way
 	}
-	at, err := client.Onward(o, o.To[0].Cluster, o.To[0].Endpoints[0], simulate.Peers{Client: clientIdentity, Server: webIdentity})
+	at, err := client.Onward(o, o.To[0].Cluster, o.To[0].Endpoints[0], simulate.Peers{Client: clientIdentity, Server: server})
 	if err != nil {
 		return false, way + "\n" + err.Error()
 	}

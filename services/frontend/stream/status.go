@@ -1,6 +1,7 @@
 package stream
 
 import (
+	"iter"
 	"maps"
 	"slices"
 	"time"
@@ -175,4 +176,19 @@ func (s *Stream) Holds(t ident.ResourceType, name string) (has *xds.Resource, ge
 		has = e.acked
 	}
 	return has, true
+}
+
+// HoldsAny is Holds for each name that is true of, and that the client is to have a resource
+// of.
+func (s *Stream) HoldsAny(t ident.ResourceType, is func(name string) bool) iter.Seq[*xds.Resource] {
+	return func(yield func(*xds.Resource) bool) {
+		for _, r := range s.view.Sets[t].Resources {
+			if !is(r.Name) {
+				continue
+			}
+			if has, gets := s.Holds(t, r.Name); gets && !yield(has) {
+				return
+			}
+		}
+	}
 }

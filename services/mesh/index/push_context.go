@@ -22,6 +22,7 @@ type PushContext struct {
 	world    *world.World
 	mesh     *meshconfig.MeshConfig
 	settings *settings
+	others   map[string]string // the roots of other trust domains, in PEM
 	// classes is another pointer if a proxy may be in another class.
 	classes *byte
 
@@ -55,6 +56,7 @@ func indexAll(w *world.World) (*PushContext, map[Input]struct{}) {
 	s := settingsOf(w)
 	empty := &PushContext{
 		world: world.NewWorld(), mesh: w.MeshConfig(), settings: s, classes: new(byte), rules: ruleIndex{root: s.rootNamespace},
+		others: otherRoots(w.MeshConfig()),
 	}
 	return empty.next(w, indexedKeys(w))
 }
@@ -110,9 +112,10 @@ func (pc *PushContext) next(w *world.World, changed []ident.Key) (*PushContext, 
 	for _, k := range changed {
 		changes[k.Kind] = append(changes[k.Kind], change{k, pc.world.Served(k), w.Served(k)})
 	}
-	next := &PushContext{world: w, mesh: w.MeshConfig(), settings: pc.settings, classes: pc.classes}
+	next := &PushContext{world: w, mesh: w.MeshConfig(), settings: pc.settings, classes: pc.classes, others: pc.others}
 	if next.mesh != pc.mesh && !proto.Equal(next.mesh, pc.mesh) {
 		t.changed(Input{Kind: InputMesh})
+		next.others = otherRoots(next.mesh)
 	}
 	next.raw = pc.raw.next(t, changes[resourceKind])
 	var hosts map[string]struct{}

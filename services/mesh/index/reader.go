@@ -78,6 +78,9 @@ const (
 	// InputMutualTLS: whether an endpoint of any service speaks mutual TLS, or a
 	// DestinationRule demands it.
 	InputMutualTLS
+	// InputNamedDomains: the trust domains of the names that services and DestinationRules
+	// expect in certificates.
+	InputNamedDomains
 )
 
 // Compare orders inputs.

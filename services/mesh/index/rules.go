@@ -30,8 +30,9 @@ type ruleIndex struct {
 	selecting table.Groups[string, *rule]          // by namespace: the rules that select workloads
 	// credentials are those of merged that name a credential.
 	credentials table.Table[ruleHost, []RuleID]
-	mutual      int    // rules with TLS mode ISTIO_MUTUAL
-	root        string // the root namespace
+	named       table.Counter // trust domains that a rule expects in certificates, with commas
+	mutual      int           // rules with TLS mode ISTIO_MUTUAL
+	root        string        // the root namespace
 }
 
 // ruleHost is the place where rules are merged (DR-2).
@@ -294,13 +295,16 @@ func (e *ruleEdit) done(services *serviceIndex, hosts map[string]struct{}) ruleI
 
 func (e *ruleEdit) doneMerged(x *ruleIndex) {
 	merged, wild, exact, credentials := x.merged.Edit(), x.wild.Edit(), x.exact.Edit(), x.credentials.Edit()
+	named := x.named.Edit()
 	for at := range e.byHost.Moved {
 		list := x.byHost.Get(at)
 		e.problem(about{destinationRuleKind, at.namespace, at.host}, ruleProblems(at, list))
 		rules := mergeRules(at, list)
+		countNamed(named, -1, expected(x.merged.Get(at))...)
+		countNamed(named, 1, expected(rules)...)
 		merged.Keep(at, rules, len(list) > 0)
-		if named := credentialed(rules); !slices.Equal(named, x.credentials.Get(at)) {
-			credentials.Keep(at, named, len(named) > 0)
+		if with := credentialed(rules); !slices.Equal(with, x.credentials.Get(at)) {
+			credentials.Keep(at, with, len(with) > 0)
 			e.changed(Input{Kind: InputCredentialRules})
 		}
 		if isWildcard(at.host) {
@@ -312,6 +316,7 @@ func (e *ruleEdit) doneMerged(x *ruleIndex) {
 		}
 	}
 	x.merged, x.wild, x.exact, x.credentials = merged.Table, wild.Table, exact.Table, credentials.Table
+	x.named = e.doneNamed(named)
 }
 
 // setMember adds s to a sorted list, or removes it.

@@ -71,6 +71,9 @@ func (r *Reader) TrustBundle() (*registryv1.TrustBundle, string) {
 	return b, domain
 }
 
+// TrustDomain returns the mesh's own trust domain.
+func (pc *PushContext) TrustDomain() string { return pc.settings.trustDomains[0] }
+
 // TrustBundle returns the trust bundle of the mesh; nil: there is none.
 func (pc *PushContext) TrustBundle() *registryv1.TrustBundle {
 	b, _ := pc.Read().TrustBundle()

@@ -22,6 +22,7 @@ type serviceIndex struct {
 	homes   table.Counter // namespaces whose callers use bare names
 	// clusters of Kubernetes with Services, by how many.
 	clusters table.Counter
+	named    table.Counter         // trust domains that a service expects in certificates, with commas
 	lists    map[string][]*Service // what scopes see, sorted by host; "" is the common view
 }
 
@@ -159,6 +160,7 @@ func (e *serviceEdit) doneAliases(x *serviceIndex, said map[ServiceID]string, to
 func (e *serviceEdit) doneServices(x *serviceIndex, touched map[ServiceID]struct{}) {
 	byID := x.byID.Edit()
 	byHost := x.byHost.Edit(e.compareServices)
+	named := x.named.Edit()
 	for id := range touched {
 		old := byID.Get(id)
 		var s *Service
@@ -171,6 +173,7 @@ func (e *serviceEdit) doneServices(x *serviceIndex, touched map[ServiceID]struct
 		e.changed(Input{Kind: InputService, A: id.Namespace, B: id.Hostname})
 		if old != nil {
 			byHost.Drop(id.Hostname, old.Key)
+			countNamed(named, -1, old.SubjectAltNames)
 		}
 		if s == nil {
 			byID.Remove(id)
@@ -178,8 +181,10 @@ func (e *serviceEdit) doneServices(x *serviceIndex, touched map[ServiceID]struct
 		}
 		byID.Set(id, s)
 		byHost.Put(id.Hostname, s)
+		countNamed(named, 1, s.SubjectAltNames)
 	}
 	x.byID, x.byHost = byID.Table, byHost.Done()
+	x.named = e.doneNamed(named)
 	for host := range byHost.Moved {
 		e.hosts[host] = struct{}{}
 	}

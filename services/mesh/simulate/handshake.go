@@ -3,9 +3,12 @@ package simulate
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
+
+	"meshlog.dev/services/mesh/xds/secret"
 )
 
 // MeshALPN returns what the sidecar of a client offers in its handshakes.
@@ -54,5 +57,18 @@ func handshake(chain *listenerv3.FilterChain, c *Call) (decrypted bool, refused 
 	}) {
 		return false, "the client's certificate is not of a trust domain that the proxy accepts", nil
 	}
+	if !inTrusted(s.GetCommonTlsContext(), c.Certificate.URIs) {
+		return false, "the proxy has no CAs for the trust domain of the first URI of the client's certificate", nil
+	}
 	return true, "", nil
+}
+
+// inTrusted reports whether the first URI of a certificate is in a trust domain of which the
+// CAs count, if those of several domains do: that URI decides which CAs verify it (CA-13).
+func inTrusted(of *tlsv3.CommonTlsContext, uris []string) bool {
+	domains := secret.TrustedDomains(of.GetCombinedValidationContext().GetValidationContextSdsSecretConfig().GetName())
+	if len(domains) < 2 {
+		return true
+	}
+	return len(uris) > 0 && slices.ContainsFunc(domains, func(d string) bool { return strings.HasPrefix(uris[0], "spiffe://"+d+"/") })
 }

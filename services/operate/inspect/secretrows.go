@@ -6,12 +6,15 @@ import (
 	"strings"
 	"time"
 
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	"google.golang.org/protobuf/proto"
+
+	"meshlog.dev/services/mesh/xds/secret"
 )
 
 // secretRows says what a Secret holds: a certificate and its names, or the CAs that it
-// trusts, and when the first of them ends.
+// trusts, of each trust domain if there are several, and when the first of them ends.
 func secretRows(m proto.Message) [][]any {
 	s, ok := m.(*tlsv3.Secret)
 	if !ok {
@@ -31,9 +34,16 @@ func secretRows(m proto.Message) [][]any {
 	if file := ca.GetFilename(); file != "" {
 		return [][]any{{"CAs", "file " + file, ""}}
 	}
-	var rows [][]any
+	rows := rowsOfCAs("CA", ca)
+	for _, d := range secret.BundlesOf(s) {
+		rows = append(rows, rowsOfCAs("CA of "+d.GetName(), d.GetTrustBundle())...)
+	}
+	return rows
+}
+
+func rowsOfCAs(what string, ca *corev3.DataSource) (rows [][]any) {
 	for _, c := range certificates(ca.GetInlineBytes(), ca.GetInlineString()) {
-		rows = append(rows, []any{"CA", c.Subject.String(), earliest([]*x509.Certificate{c})})
+		rows = append(rows, []any{what, c.Subject.String(), earliest([]*x509.Certificate{c})})
 	}
 	return rows
 }

@@ -56,14 +56,18 @@ type mesh struct {
 }
 
 // start runs a mesh that serves these documents.
-func start(t *testing.T, documents string) *mesh {
+func start(t *testing.T, documents string) *mesh { return startOf(t, "cluster.local", documents) }
+
+// startOf runs a mesh of a trust domain.
+func startOf(t *testing.T, domain, documents string) *mesh {
+	t.Helper()
 	m := &mesh{T: t, dir: t.TempDir(), config: t.TempDir()}
 	m.data = filepath.Join(m.dir, "data")
 	certtest.WriteFile(t, m.config, "mesh.yaml", []byte(documents))
 	servers := certtest.NewCA("servers")
 	m.servers = certtest.WriteFile(t, m.dir, "servers.pem", servers.PEM())
 	s := up.DefaultSettings()
-	s.Config, s.Data, s.CA = m.config, m.data, true
+	s.Config, s.Data, s.CA, s.Authority.TrustDomain = m.config, m.data, true, domain
 	s.Authority.Listen, s.Authority.MaxTTL, s.Authority.InsecureKeyFile = "127.0.0.1:0", time.Minute, true
 	s.Frontend.Listen, s.Frontend.TLSListen, s.Frontend.MeshClients = "", "127.0.0.1:0", true
 	s.Frontend.TLS.Cert, s.Frontend.TLS.Key = servers.Server("xds", time.Now().Add(time.Hour)).Write(t, m.dir, "xds")

@@ -69,6 +69,9 @@ func (c *checker) meshConfigFields(m *meshconfig.MeshConfig) {
 	for i, p := range m.GetExtensionProviders() {
 		warn(root.field("extensionProviders").item(i), p.ProtoReflect(), providerEffects)
 	}
+	for i, ca := range m.GetCaCertificates() {
+		warn(root.field("caCertificates").item(i), ca.ProtoReflect(), authorityEffects)
+	}
 }
 
 const withoutRow = "it is ignored"
@@ -121,11 +124,12 @@ var meshConfigEffects = map[string]bool{
 	"defaultTrafficPolicy": true, "defaultVirtualServiceExportTo": true, "dnsRefreshRate": true, "h2UpgradePolicy": true,
 	"enableAutoMtls": true, "inboundTrafficPolicy": true, "meshMTLS": true, "outboundTrafficPolicy": true, "pathNormalization": true, "protocolDetectionTimeout": true, "proxyHttpPort": true,
 	"proxyListenPort": true, "rootNamespace": true, "serviceSettings": true, "tcpKeepalive": true, "tlsDefaults": true,
-	"defaultConfig": true, "extensionProviders": true, "trustDomain": true, "trustDomainAliases": true,
+	"defaultConfig": true, "extensionProviders": true, "trustDomain": true, "trustDomainAliases": true, "caCertificates": true,
 }
 
 var (
 	proxyConfigEffects = map[string]bool{"gatewayTopology": true}
+	authorityEffects   = map[string]bool{"pem": true, "trustDomains": true}
 	providerEffects    = map[string]bool{"name": true, "envoyExtAuthzHttp": true, "envoyExtAuthzGrpc": true}
 )
 
@@ -141,6 +145,7 @@ func meshConfigNoEffects() []NoEffect {
 	}
 	add(&meshconfig.MeshConfig{}, meshConfigEffects, "", "Istio's default holds, if it has one")
 	add(&meshconfig.ProxyConfig{}, proxyConfigEffects, "defaultConfig.", "proxies keep what they were started with")
+	add(&meshconfig.MeshConfig_CertificateData{}, authorityEffects, "caCertificates.", "no proxy trusts a root by the entry")
 	add(&meshconfig.MeshConfig_ExtensionProvider{}, providerEffects, "extensionProviders.", "no proxy uses the provider")
 	return rows
 }

@@ -56,6 +56,7 @@ func MeshConfig(m proto.Message) []problem.Diagnostic {
 	if mode := mc.GetOutboundTrafficPolicy().GetMode(); mode == meshconfig.MeshConfig_OutboundTrafficPolicy_ALLOW_ANY_DYNAMIC_DNS {
 		c.noEffect(true, root.field("outboundTrafficPolicy.mode"), mode.String())
 	}
+	c.authorities(mc)
 	c.extensionProviders(mc.GetExtensionProviders())
 	c.meshConfigFields(mc)
 	return c.result()

@@ -1,10 +1,13 @@
 package validate
 
 import (
+	"cmp"
 	"net/url"
 	"strings"
 
 	"google.golang.org/protobuf/proto"
+
+	meshconfig "istio.io/api/mesh/v1alpha1"
 
 	registryv1 "meshlog.dev/proto/meshlog/registry/v1"
 	"meshlog.dev/services/mesh/credential"
@@ -20,8 +23,7 @@ const isProgram = "correct the program that wrote it"
 func TrustBundle(m proto.Message) []problem.Diagnostic {
 	b := m.(*registryv1.TrustBundle)
 	c := checker{}
-	domain := b.GetTrustDomain()
-	c.errorIf(!isName(domain, "-._", maxHost) || strings.ToLower(domain) != domain, &fieldPath{name: "trust_domain"}, "write a name like cluster.local", "%q is not a trust domain", domain)
+	c.trustDomain(&fieldPath{name: "trust_domain"}, b.GetTrustDomain())
 	roots := &fieldPath{name: "roots"}
 	var all strings.Builder
 	active, seen := false, map[string]bool{}
@@ -57,6 +59,51 @@ func (c *checker) root(at *fieldPath, r *registryv1.Root, seen map[string]bool) 
 	default:
 		c.errorf(at.field("state"), isProgram, "is not announced, active or retiring")
 	}
+}
+
+// authorities checks the roots of other trust domains (CA-13). Roots of the mesh's own trust
+// domain come from its certificate authority only, as the source of a TrustBundle does.
+func (c *checker) authorities(m *meshconfig.MeshConfig) {
+	own, size := cmp.Or(m.GetTrustDomain(), "cluster.local"), 0
+	for i, ca := range m.GetCaCertificates() {
+		at := root.field("caCertificates").item(i)
+		text := ca.GetPem()
+		size += len(text)
+		if text != "" {
+			c.authority(at.field("pem"), text)
+		}
+		for j, domain := range ca.GetTrustDomains() {
+			at := at.field("trustDomains").item(j)
+			c.trustDomain(at, domain)
+			if domain == own {
+				c.add(problem.Warning, "no-effect", at, "remove it, and let the certificate authority publish the root", "the roots of the mesh's own trust domain are those of its TrustBundle only")
+			}
+		}
+		switch {
+		case text != "" && len(ca.GetTrustDomains()) == 0:
+			c.add(problem.Warning, "no-effect", at, "name the trust domains of which these are the roots", "has no trustDomains, and a root that stood for every domain could stand for the mesh itself: no proxy trusts it")
+		case text == "" && len(ca.GetTrustDomains()) > 0:
+			c.add(problem.Warning, "no-effect", at, "write the roots into pem", "has no roots")
+		}
+	}
+	c.errorIf(size > credential.MaxPublic, root.field("caCertificates"), "remove roots", "has more than 256 KB of certificates")
+}
+
+// authority checks PEM with roots.
+func (c *checker) authority(at *fieldPath, text string) {
+	all, err := credential.Certificates([]byte(text))
+	if err != nil {
+		c.errorf(at, "write certificates of CAs in PEM, and nothing else", "%v", err)
+	}
+	for i, cert := range all {
+		if !cert.IsCA {
+			c.errorf(at, "write the root that issues the workloads' certificates", "certificate %d is not the certificate of a CA", i+1)
+		}
+	}
+}
+
+func (c *checker) trustDomain(at *fieldPath, domain string) {
+	c.errorIf(!isName(domain, "-._", maxHost) || strings.ToLower(domain) != domain, at, "write a name like cluster.local", "%q is not a trust domain", domain)
 }
 
 // Jwks checks that the keys of an issuer are public, and that Envoy takes them.

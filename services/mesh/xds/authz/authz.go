@@ -39,6 +39,9 @@ const tcpPrefix = "tcp."
 type Options struct {
 	// TrustDomains are the trust domain of the mesh and its aliases.
 	TrustDomains []string
+	// LocalApart: cluster.local, which otherwise stands for the mesh's own trust domain, is
+	// another one, with roots of its own (CA-13).
+	LocalApart bool
 	// PrincipalNames is for Envoys without envoy.rbac.principals.mtls_authenticated.
 	// Their matchers also see the DNS names and the subject of a certificate (S27).
 	PrincipalNames bool

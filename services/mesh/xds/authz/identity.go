@@ -15,7 +15,8 @@ import (
 
 const (
 	scheme = "spiffe://"
-	// localDomain stands for the mesh's own trust domain, as in Istio.
+	// localDomain stands for the mesh's own trust domain, as in Istio, unless it is another one
+	// that is trusted. Where a match forbids, it is both then.
 	localDomain = "cluster.local"
 )
 
@@ -93,6 +94,9 @@ func (t *translator) principal(v string, wide bool) (*rbacv3.Principal, bool) {
 	}
 	if inMesh {
 		domains = t.TrustDomains // AZ-4: the aliases too
+		if t.LocalApart && domain == localDomain {
+			domains = append(slices.Clone(domains), localDomain)
+		}
 	}
 	for _, d := range domains {
 		if isSuffix && strings.HasSuffix(d, domain[1:]) {
@@ -124,7 +128,7 @@ func (t *translator) inMesh(v string, wide bool) bool {
 	if !whole || domain == "*" || !wide && strings.Count(v, "/") != 4 {
 		return false
 	}
-	return domain == localDomain || slices.ContainsFunc(t.TrustDomains, func(d string) bool {
+	return domain == localDomain && (wide || !t.LocalApart) || slices.ContainsFunc(t.TrustDomains, func(d string) bool {
 		if end, is := strings.CutPrefix(domain, "*"); is {
 			return strings.HasSuffix(d, end)
 		}

@@ -126,3 +126,28 @@ func passes(t *testing.T, f authz.HTTP, caller string) bool {
 	}
 	return !match(f.Deny.GetRules()) && (f.Allow == nil || match(f.Allow.GetRules()))
 }
+
+// CA-13: cluster.local stands for the mesh's own trust domain, as in Istio, unless it is
+// another one that is trusted: its workloads are then those that a policy allows, and where a
+// match forbids, it is both.
+func TestLocalDomainApart(t *testing.T) {
+	const own, local = "spiffe://prod.example/ns/a/sa/b", "spiffe://cluster.local/ns/a/sa/b"
+	for _, c := range []struct {
+		apart                  bool
+		action, from           string
+		ownPasses, localPasses bool
+	}{
+		{false, "ALLOW", "principals", true, false},
+		{true, "ALLOW", "principals", false, true},
+		{false, "DENY", "principals", false, true},
+		{true, "DENY", "principals", false, false},
+		{true, "ALLOW", "notPrincipals", false, false},
+		{true, "DENY", "notPrincipals", false, true},
+	} {
+		policies := parse(t, []byte("metadata: {name: p, namespace: shop}\nspec: {action: "+c.action+", rules: [{from: [{source: {"+c.from+": [cluster.local/ns/a/sa/b]}}]}]}"))
+		f := authz.ForHTTP(policies, authz.Options{TrustDomains: []string{"prod.example"}, LocalApart: c.apart, MaxRegex: re2.Stock})
+		if o, l := passes(t, f, own), passes(t, f, local); o != c.ownPasses || l != c.localPasses {
+			t.Errorf("apart %v: %s %s: own passes %v, cluster.local %v; want %v, %v", c.apart, c.action, c.from, o, l, c.ownPasses, c.localPasses)
+		}
+	}
+}

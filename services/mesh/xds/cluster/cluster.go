@@ -92,7 +92,7 @@ type maker struct {
 	// domains of the mesh.
 	certificates proxy.Certificates
 	identities   index.Identities
-	domains      []string
+	trust        index.Trust
 	peer         func(*index.Endpoint) index.PeerModes // nil: no PeerAuthentication counts
 
 	problems []problem.Diagnostic

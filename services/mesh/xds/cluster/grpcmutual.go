@@ -5,6 +5,7 @@ import (
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	networking "istio.io/api/networking/v1alpha3"
 
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/mesh/index"
 	"meshlog.dev/services/mesh/xds/secret"
 )
@@ -39,6 +40,25 @@ func (m *maker) encrypted(t target) bool {
 	return some
 }
 
+// namedAt returns the field that names the certificates of a target's servers.
+func (m *maker) namedAt(t target) (ident.Key, string) {
+	if len(t.policy.TLS.GetSubjectAltNames()) > 0 {
+		return m.ruleKey, t.policy.Fields.TLS + ".subjectAltNames"
+	}
+	return m.service.Key, "spec.subjectAltNames"
+}
+
+// reportTrust reports that gRPC clients do not trust the other trust domains that they expect
+// a server of: the provider of their bootstrap has the roots of the mesh only (CA-13).
+func (m *maker) reportTrust(t target, trusted index.TrustSet) {
+	if trusted == "" {
+		return
+	}
+	key, field := m.namedAt(t)
+	m.cannot(key, field, "gRPC clients have the roots of the mesh's own trust domain only, and "+m.service.Hostname+" may have servers of "+string(trusted),
+		"call these servers by a sidecar", "gRPC clients refuse servers of other trust domains")
+}
+
 // grpcSocket returns the transport socket of mutual TLS of the mesh for gRPC clients. They
 // get certificates from a provider of their bootstrap, reject versions and ciphers, and
 // look for names in match_subject_alt_names only (G10).
@@ -46,7 +66,9 @@ func (m *maker) grpcSocket(t target) *corev3.TransportSocket {
 	v := &tlsv3.CertificateValidationContext{
 		CaCertificateProviderInstance: secret.Provider(m.certificates),
 	}
-	for _, name := range m.peers(t.policy.TLS).GetMatchTypedSubjectAltNames() {
+	accepted, trusted := m.peers(t.policy.TLS)
+	m.reportTrust(t, trusted)
+	for _, name := range accepted {
 		v.MatchSubjectAltNames = append(v.MatchSubjectAltNames, name.GetMatcher()) //nolint:staticcheck // gRPC does not read its successor
 	}
 	return transportSocket("envoy.transport_sockets.tls", &tlsv3.UpstreamTlsContext{CommonTlsContext: &tlsv3.CommonTlsContext{

@@ -38,7 +38,7 @@ func (m *maker) know(r *index.Reader, from proxy.Certificates) {
 		return
 	}
 	m.mutual = true
-	m.identities, m.domains = r.Identities(m.service.ServiceID), r.TrustDomains()
+	m.identities, m.trust = r.Identities(m.service.ServiceID), r.Trust()
 }
 
 // judge makes m ask which of the endpoints may be called in mutual TLS (PA-4).
@@ -128,7 +128,9 @@ func (m *maker) matchSockets(c *clusterv3.Cluster, t target) {
 // meshSocket returns the transport socket of mutual TLS of the mesh (DR-18, MTLS-6 to 8).
 func (m *maker) meshSocket(t target) *corev3.TransportSocket {
 	tls := t.policy.TLS
-	common := secret.MeshContext(m.mesh, m.certificates, m.peers(tls))
+	accepted, trusted := m.peers(tls)
+	m.reportNames(t, accepted, trusted)
+	common := secret.MeshContext(m.mesh, m.certificates, trusted, &tlsv3.CertificateValidationContext{MatchTypedSubjectAltNames: accepted})
 	common.AlpnProtocols = []string{"istio"}
 	if t.port.Protocol.IsHTTP() {
 		common.AlpnProtocols = []string{"istio-http/1.1", "istio"}
@@ -137,6 +139,20 @@ func (m *maker) meshSocket(t target) *corev3.TransportSocket {
 		Sni:              cmp.Or(tls.GetSni(), piece.ServerName(m.service.Hostname, t.subset.GetName(), t.port.Number)),
 		MaxSessionKeys:   wrapperspb.UInt32(0), // a server does not know the caller of a resumed session (S44)
 		CommonTlsContext: common,
+	})
+}
+
+// reportNames reports names that do not count: of servers of several trust domains Envoy looks
+// at the URIs only.
+func (m *maker) reportNames(t target, accepted []*tlsv3.SubjectAltNameMatcher, trusted index.TrustSet) {
+	if len(trusted.Domains()) < 2 || !slices.ContainsFunc(accepted, func(n *tlsv3.SubjectAltNameMatcher) bool { return n.GetSanType() != tlsv3.SubjectAltNameMatcher_URI }) {
+		return
+	}
+	key, field := m.namedAt(t)
+	m.report(problem.Diagnostic{
+		Severity: problem.Warning, Code: "trust-domain", Key: key, Field: field,
+		Reason: "of servers of several trust domains clients look at URIs only, and some names are none",
+		Advice: "write identities such as spiffe://" + m.trust.Mesh()[0] + "/ns/NAMESPACE/sa/NAME", Effect: "clients refuse servers that have only such a name",
 	})
 }
 
@@ -156,11 +172,13 @@ func (m *maker) offerHTTP(c *clusterv3.Cluster, t target) {
 
 // peers returns which identities clients accept: those that the rule names, else those of
 // all service accounts behind the service and the names of its ServiceEntry (SE-12), else any
-// of the trust domain (MTLS-8).
-func (m *maker) peers(tls *networking.ClientTLSSettings) *tlsv3.CertificateValidationContext {
+// of the trust domain (MTLS-8), and the trust domains that these identities are in. The roots
+// of no other domain count, because a certificate with several URIs has the identity of each:
+// the root of one domain could stand for a server of another (CA-13).
+func (m *maker) peers(tls *networking.ClientTLSSettings) (accepted []*tlsv3.SubjectAltNameMatcher, trusted index.TrustSet) {
 	names := tls.GetSubjectAltNames()
 	if len(names) == 0 {
-		for _, domain := range m.domains {
+		for _, domain := range m.trust.Mesh() {
 			for _, account := range m.identities.Accounts {
 				names = append(names, identity(domain, account))
 			}
@@ -171,23 +189,21 @@ func (m *maker) peers(tls *networking.ClientTLSSettings) *tlsv3.CertificateValid
 			}
 		}
 	}
-	v := &tlsv3.CertificateValidationContext{}
 	for _, name := range names {
-		v.MatchTypedSubjectAltNames = append(v.MatchTypedSubjectAltNames, secret.SubjectAltName(name))
+		accepted = append(accepted, secret.SubjectAltName(name))
 	}
 	if len(names) > 0 {
-		return v
+		return accepted, m.trust.Of(names)
 	}
-	v.MatchTypedSubjectAltNames = secret.OfTrustDomains(m.domains)
 	if m.identities.MutualTLS {
 		m.report(problem.Diagnostic{
 			Severity: problem.Warning, Code: "identity", Key: m.service.Key, Field: "spec",
 			Reason: "no endpoint of " + m.service.Hostname + " has a known service account",
 			Advice: "name the serviceAccount of its workloads, or write subjectAltNames",
-			Effect: fmt.Sprintf("clients accept every workload of the trust domain %s in its place", m.domains[0]),
+			Effect: fmt.Sprintf("clients accept every workload of the trust domain %s in its place", m.trust.Mesh()[0]),
 		})
 	}
-	return v
+	return secret.OfTrustDomains(m.trust.Mesh()), m.trust.OfMesh()
 }
 
 // identity returns the URI of a service account, NAMESPACE/NAME (CA-1).

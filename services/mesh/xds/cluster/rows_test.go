@@ -25,6 +25,7 @@ import (
 	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/mesh/index"
 	"meshlog.dev/services/mesh/proxy"
+	"meshlog.dev/services/mesh/world"
 	"meshlog.dev/services/mesh/xds/piece"
 )
 
@@ -112,7 +113,7 @@ func (r *row) maker(router bool) *maker {
 
 // certify makes m that of a proxy with a certificate, in a mesh without PeerAuthentications.
 func (m *maker) certify(all index.Endpoints) {
-	m.mutual, m.certificates, m.domains = true, proxy.Certificates{Agent: true}, []string{"cluster.local"}
+	m.mutual, m.certificates, m.trust = true, proxy.Certificates{Agent: true}, index.NewPushContext(world.NewWorld()).Read().Trust()
 	for _, list := range all {
 		for _, e := range list {
 			m.identities.MutualTLS = m.identities.MutualTLS || e.MutualTLS

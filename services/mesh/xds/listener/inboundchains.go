@@ -113,9 +113,10 @@ func (c inboundChains) chain(r *index.Reader, k chainKind) *listenerv3.FilterCha
 			ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: piece.Any(peerContext(r, c.certificates))},
 		}
 		chain.TransportSocketConnectTimeout = durationpb.New(handshakeTimeout)
+		chain.Filters = ofOneDomain(r.Trust())
 	}
 	if k.requests {
-		chain.Filters = []*listenerv3.Filter{c.manager(r, k)}
+		chain.Filters = append(chain.Filters, c.manager(r, k))
 		return chain
 	}
 	to := &tcpv3.TcpProxy{StatPrefix: c.cluster, ClusterSpecifier: &tcpv3.TcpProxy_Cluster{Cluster: c.cluster}}
@@ -125,7 +126,7 @@ func (c inboundChains) chain(r *index.Reader, k chainKind) *listenerv3.FilterCha
 	// That a provider cannot decide about connections is no problem to report: every
 	// workload has chains for them, also one that only gets requests.
 	policies, _ := c.policies.Filters(r)
-	chain.Filters = append(policies, networkFilter(tcpProxy, to))
+	chain.Filters = append(append(chain.Filters, policies...), networkFilter(tcpProxy, to))
 	return chain
 }
 
@@ -182,7 +183,7 @@ func limit(d time.Duration) *durationpb.Duration {
 // peerContext returns the TLS settings of a server of the mesh: the client must show an
 // identity of one of its trust domains (MTLS-6).
 func peerContext(r *index.Reader, from proxy.Certificates) *tlsv3.DownstreamTlsContext {
-	out := meshServer(r.Mesh(), from, r.TrustDomains())
+	out := meshServer(r.Mesh(), from, r.Trust())
 	out.CommonTlsContext.AlpnProtocols = []string{"h2", "http/1.1"}
 	return out
 }

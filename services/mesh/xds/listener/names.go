@@ -23,7 +23,7 @@ import (
 // same, so each server name has one chain, or one for each set of addresses.
 type chooser struct {
 	mesh    *meshconfig.MeshConfig
-	domains []string // of the mesh's trust, the own first
+	trust   index.Trust
 	port    *gateway.Port
 	from    proxy.Certificates   // of the router
 	alpn    bool                 // requests may offer another protocol than connections
@@ -38,7 +38,7 @@ type chooser struct {
 
 func newChooser(r *index.Reader, p *gateway.Port, from proxy.Certificates) *chooser {
 	c := &chooser{
-		mesh: r.Mesh(), domains: r.TrustDomains(), port: p, from: from, alpn: offers(r, from),
+		mesh: r.Mesh(), trust: r.Trust(), port: p, from: from, alpn: offers(r, from),
 		demand: r.CertificatesOnDemand(), longest: limit(r.MaxConnectionDuration()),
 		owner: map[string]int{}, taken: map[string]bool{},
 	}

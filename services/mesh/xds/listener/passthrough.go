@@ -98,8 +98,9 @@ func (n routerNames) Make(r *index.Reader) ([]piece.Piece, []problem.Diagnostic)
 // for requests have the filters of policies in their managers.
 func guarded(policies []*listenerv3.Filter, all ...*listenerv3.FilterChain) []*listenerv3.FilterChain {
 	for _, chain := range all {
-		if chain.GetFilters()[0].GetName() != requestsManager {
-			chain.Filters = slices.Concat(policies, chain.GetFilters())
+		filters := chain.GetFilters()
+		if last := len(filters) - 1; filters[last].GetName() != requestsManager {
+			chain.Filters = slices.Concat(filters[:last], policies, filters[last:])
 		}
 	}
 	return all

@@ -11,6 +11,7 @@ import (
 	meshconfig "istio.io/api/mesh/v1alpha1"
 	networking "istio.io/api/networking/v1alpha3"
 
+	"meshlog.dev/services/mesh/index"
 	"meshlog.dev/services/mesh/proxy"
 	"meshlog.dev/services/mesh/xds/gateway"
 	"meshlog.dev/services/mesh/xds/piece"
@@ -32,6 +33,9 @@ func (c *chooser) decrypt(s *gateway.Server, chain *listenerv3.FilterChain) *lis
 		ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: piece.Any(c.context(s))},
 	}
 	chain.TransportSocketConnectTimeout = durationpb.New(handshakeTimeout)
+	if s.TLS.GetMode() == networking.ServerTLSSettings_ISTIO_MUTUAL {
+		chain.Filters = append(ofOneDomain(c.trust), chain.GetFilters()...)
+	}
 	return chain
 }
 
@@ -65,7 +69,7 @@ func (c *chooser) context(s *gateway.Server) *tlsv3.DownstreamTlsContext {
 
 // meshContext returns the TLS settings of a server for clients of the mesh (GW-12, MTLS-6).
 func (c *chooser) meshContext(s *gateway.Server) *tlsv3.DownstreamTlsContext {
-	out := meshServer(c.mesh, c.from, c.domains)
+	out := meshServer(c.mesh, c.from, c.trust)
 	out.CommonTlsContext.TlsParams = c.parameters(s.TLS)
 	if s.Routes != "" {
 		out.CommonTlsContext.AlpnProtocols = []string{"h2", "http/1.1"}
@@ -73,12 +77,12 @@ func (c *chooser) meshContext(s *gateway.Server) *tlsv3.DownstreamTlsContext {
 	return out
 }
 
-// meshServer returns what every server for clients of the mesh demands: an identity of one
-// of these trust domains (MTLS-6).
-func meshServer(mesh *meshconfig.MeshConfig, from proxy.Certificates, domains []string) *tlsv3.DownstreamTlsContext {
+// meshServer returns what every server for clients of the mesh demands: an identity of a
+// trust domain, by the roots of that domain (MTLS-6, CA-13).
+func meshServer(mesh *meshconfig.MeshConfig, from proxy.Certificates, trust index.Trust) *tlsv3.DownstreamTlsContext {
 	return resumeNothing(&tlsv3.DownstreamTlsContext{
-		CommonTlsContext: secret.MeshContext(mesh, from, &tlsv3.CertificateValidationContext{
-			MatchTypedSubjectAltNames: secret.OfTrustDomains(domains),
+		CommonTlsContext: secret.MeshContext(mesh, from, trust.All(), &tlsv3.CertificateValidationContext{
+			MatchTypedSubjectAltNames: secret.OfTrustDomains(trust.Domains()),
 		}),
 		RequireClientCertificate: wrapperspb.Bool(true),
 	})

@@ -46,7 +46,7 @@ func authorization(policies []world.Object) []world.Object {
 }
 
 func options(r *index.Reader, principalNames bool) authz.Options {
-	return authz.Options{TrustDomains: r.TrustDomains(), PrincipalNames: principalNames, MaxRegex: re2.Stock}
+	return authz.Options{TrustDomains: r.TrustDomains(), LocalApart: r.Trust().Apart("cluster.local"), PrincipalNames: principalNames, MaxRegex: re2.Stock}
 }
 
 // slot is the filter of a slot for proxies that policies of these selectors select.

@@ -8,6 +8,7 @@ import (
 	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 	meshconfig "istio.io/api/mesh/v1alpha1"
 
+	"meshlog.dev/services/mesh/index"
 	"meshlog.dev/services/mesh/proxy"
 )
 
@@ -27,13 +28,13 @@ func Combined(v *tlsv3.CertificateValidationContext, ca *tlsv3.SdsSecretConfig) 
 }
 
 // MeshContext returns what both sides of mutual TLS of the mesh have in common: the
-// certificate of the proxy, the CAs of the mesh and what v demands beside them, and the
-// versions and ciphers that the mesh allows.
-func MeshContext(mesh *meshconfig.MeshConfig, from proxy.Certificates, v *tlsv3.CertificateValidationContext) *tlsv3.CommonTlsContext {
+// certificate of the proxy, the CAs of the other side's trust domains and what v demands
+// beside them, and the versions and ciphers that the mesh allows.
+func MeshContext(mesh *meshconfig.MeshConfig, from proxy.Certificates, trusted index.TrustSet, v *tlsv3.CertificateValidationContext) *tlsv3.CommonTlsContext {
 	return &tlsv3.CommonTlsContext{
 		TlsParams:                      Parameters(mesh.GetMeshMTLS()),
 		TlsCertificateSdsSecretConfigs: []*tlsv3.SdsSecretConfig{MeshPair(from)},
-		ValidationContextType:          Combined(v, MeshRoots(from)),
+		ValidationContextType:          Combined(v, peerReference(from, trusted)),
 	}
 }
 

@@ -23,7 +23,7 @@ import (
 // own namespace: the labels that a Gateway selects are those of anybody. The CAs of the
 // mesh are for all of them.
 func Parts(r *index.Reader, class index.SDSClass) []piece.Part {
-	own := ofProxy(class.Certificates)
+	own := append(ofProxy(class.Certificates), peerParts(r)...)
 	// Agents ask for the CAs of the mesh on streams of their own, also for Envoys that get
 	// them by a socket: that they apply them is their report (CA-10).
 	if class.Namespace == "" {

@@ -13,6 +13,7 @@
 //	file-root:CAS, file-root:CAS~CRL     files with CAs on the proxy; file-root:system: those of its system
 //	on-demand:kubernetes://NAME          the same certificate, when a client first needs it
 //	default, ROOTCA                      the certificate and the CAs of the mesh
+//	ROOTCA:DOMAIN,DOMAIN                 the CAs of these trust domains, each for its own names only
 //	invalid://                           nothing: it is never answered
 //
 // A client has credentials of its own namespace only, whatever Gateways select it: anybody

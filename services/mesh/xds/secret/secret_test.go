@@ -8,6 +8,8 @@ import (
 	"crypto/x509/pkix"
 	"encoding/json"
 	"encoding/pem"
+	"fmt"
+	"maps"
 	"math/big"
 	"slices"
 	"strings"
@@ -302,5 +304,85 @@ func TestOnDemand(t *testing.T) {
 		if all := strings.Join(got.Pairs, ", "); all != name || got.OnDemand != strings.HasPrefix(name, "on-demand:") {
 			t.Errorf("on demand: %v: %+v, want %s", tls, got, name)
 		}
+	}
+}
+
+// CA-13: a secret for each set of trust domains by which some client verifies servers, and
+// one with all of them for servers. Each domain has its own roots there; those of one domain
+// alone, and those of the mesh, are as before. Without roots of the mesh there are none, and
+// the MeshConfig says so.
+func TestTrustDomains(t *testing.T) {
+	own, _ := pair(t)
+	two, _ := pair(t)
+	three, _ := pair(t)
+	entry := func(name string, names ...string) string {
+		return fmt.Sprintf(`---
+apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: %s, namespace: edge}
+spec: {hosts: [%[1]s.example.com], resolution: STATIC, subjectAltNames: ["%[2]s"], ports: [{number: 80, name: http, protocol: HTTP}]}
+`, name, strings.Join(names, `", "`))
+	}
+	const rule = `---
+apiVersion: networking.istio.io/v1
+kind: DestinationRule
+metadata: {name: r, namespace: edge}
+spec: {host: c.example.com, subsets: [{name: s, trafficPolicy: {tls: {mode: ISTIO_MUTUAL, subjectAltNames: ["spiffe://three/a", "spiffe://two/a"]}}}]}
+`
+	config := fmt.Sprintf(`
+apiVersion: mesh.istio.io/v1alpha1
+kind: MeshConfig
+metadata: {name: default}
+spec:
+  trustDomain: one
+  trustDomainAliases: [uno, zwei]
+  caCertificates: [{trustDomains: [two, zwei], pem: %q}, {trustDomains: [two, three, one], pem: %q}, {pem: %[1]q}, {trustDomains: [four], certSigners: [s], pem: %[1]q}]
+`, two, three)
+	documents := config + entry("a", "spiffe://two/ns/a/sa/a", "a.example.com") + entry("b", "spiffe://two/b") + rule
+	bundle := meshtest.Object("TrustBundle", "", "one", &registryv1.TrustBundle{TrustDomain: "one", Roots: []*registryv1.Root{
+		{Certificate: string(own), State: registryv1.RootState_ROOT_STATE_ACTIVE},
+	}})
+	all, problems := made(t, meshtest.PushContext(t, append(meshtest.YAML(t, documents), bundle)...), index.SDSClass{})
+	if len(problems) > 0 {
+		t.Errorf("problems: %+v", problems)
+	}
+	roots := map[string]string{"one": string(own), "uno": string(own), "two": string(two) + string(three), "three": string(three), "zwei": string(two)}
+	want := []string{
+		"ROOTCA:one,three,two,uno,zwei", // of servers
+		"ROOTCA:one,two,uno",            // a
+		"ROOTCA:one,two,uno,zwei",       // a and b, with accounts
+		"ROOTCA:one,uno,zwei",           // services with accounts
+		"ROOTCA:three,two",              // the rule
+		"ROOTCA:two",                    // b
+	}
+	if got := slices.Sorted(maps.Keys(all)); !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	for name, p := range all {
+		v := p.Message.(*tlsv3.Secret).GetValidationContext()
+		if name == "ROOTCA:two" {
+			if v.GetTrustedCa().GetInlineString() != roots["two"] {
+				t.Errorf("%s: %v", name, v)
+			}
+			continue
+		}
+		var config tlsv3.SPIFFECertValidatorConfig
+		if err := v.GetCustomValidatorConfig().GetTypedConfig().UnmarshalTo(&config); err != nil || v.GetTrustedCa() != nil {
+			t.Fatalf("%s: %v, %v", name, v, err)
+		}
+		var domains []string
+		for _, d := range config.GetTrustDomains() {
+			domains = append(domains, d.GetName())
+			if d.GetTrustBundle().GetInlineString() != roots[d.GetName()] {
+				t.Errorf("%s: other roots of %s", name, d.GetName())
+			}
+		}
+		if "ROOTCA:"+strings.Join(domains, ",") != name {
+			t.Errorf("%s has the roots of %q", name, domains)
+		}
+	}
+	all, problems = made(t, meshtest.PushContext(t, meshtest.YAML(t, documents)...), index.SDSClass{})
+	if len(all) != 0 || len(problems) != 1 || problems[0].Key.Kind != "MeshConfig" || !strings.Contains(problems[0].Effect, "three, two, zwei") {
+		t.Errorf("without roots of the mesh: %d secrets, %+v", len(all), problems)
 	}
 }
