@@ -10,7 +10,6 @@ import (
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	"meshlog.dev/proto/jsapi"
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
 	"meshlog.dev/services/internal/bus"
 	"meshlog.dev/store/natsfeed"
@@ -90,15 +89,9 @@ func (p *opening) report() *reportv1.BuilderReport {
 	return r
 }
 
-// The error codes of JetStream for a server or an account without room for a stream.
-const (
-	noResources = 10023
-	noStorage   = 10047
-)
-
 // advice says what to do about an error of JetStream; empty: the error says it.
 func advice(err error) string {
-	if code := jsapi.Code(err); code == noResources || code == noStorage {
+	if bus.NoRoom(err) {
 		return "; give the NATS servers more room (max_file_store), or the streams less (--log-mib, --audit-mib)"
 	}
 	return ""
