@@ -15,15 +15,19 @@ type Term struct {
 const (
 	renewedAt = .6 // the latest part of the time at which a holder renews
 	lateAt    = .75
+	// backdated is how long before it is issued a certificate begins at most (CA-7).
+	backdated = 2 * time.Minute
 )
 
-// Part returns which part of its time a certificate has had: 0 at its begin, 1 at its
-// end. It is 0 for a certificate whose time is not known.
+// Part returns which part of its time a certificate has had: 0 when it was issued, 1 at
+// its end. It is 0 for a certificate whose time is not known. When it was issued is not in
+// a certificate: it counts as backdated, so that one of a few minutes is not late too early.
 func (t Term) Part(now time.Time) float64 {
-	if t.Begins.IsZero() || !t.Begins.Before(t.Ends) {
+	lasts := t.Ends.Sub(t.Begins) - backdated
+	if t.Begins.IsZero() || lasts <= 0 {
 		return 0
 	}
-	return float64(now.Sub(t.Begins)) / float64(t.Ends.Sub(t.Begins))
+	return 1 - float64(t.Ends.Sub(now))/float64(lasts)
 }
 
 // Ended reports whether the certificate has ended.

@@ -27,6 +27,8 @@ func TestOverdue(t *testing.T) {
 		"it is not known when it is shown": {spiffe.Term{Begins: begins, Ends: at(1)}, .9, false, false},
 		"no time at all":                   {spiffe.Term{}, .9, false, false},
 		"ends before it begins":            {spiffe.Term{Begins: at(1), Ends: begins, Shown: at(.7)}, .9, false, true},
+		"a minute, backdated":              {spiffe.Term{Begins: at(.9).Add(-2 * time.Minute), Ends: at(.9).Add(time.Minute), Shown: at(.9).Add(5 * time.Second)}, .9 + 50./86400, false, false},
+		"a minute, not renewed":            {spiffe.Term{Begins: at(.9).Add(-2 * time.Minute), Ends: at(.9).Add(time.Minute), Shown: at(.9).Add(40 * time.Second)}, .9 + 50./86400, true, false},
 	} {
 		if late, over := c.term.Overdue(at(c.now)), c.term.Ended(at(c.now)); late != c.late || over != c.over {
 			t.Errorf("%s: overdue %v, ended %v; want %v, %v", name, late, over, c.late, c.over)
