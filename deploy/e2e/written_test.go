@@ -61,7 +61,7 @@ type panel struct {
 type datasource struct{ Type, UID string }
 
 // rows are the rows of the dashboard, one for each stage.
-var rows = []string{"At a glance", "Sources", "Log", "Builder", "Versions", "Frontends", "Proxies", "Bus", "Resources"}
+var rows = []string{"At a glance", "Sources", "Log", "Builder", "Versions", "Frontends", "Proxies", "Security", "Bus", "Resources"}
 
 // dashboard demands that Grafana accepts the dashboard, and returns its queries,
 // by place.

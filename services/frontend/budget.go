@@ -243,6 +243,7 @@ type meteredConn struct {
 	closed   chan struct{} // closed with the connection
 	turnEnds *time.Timer
 	expires  *time.Timer // closes the connection when the client's certificate ends; nil: nothing does
+	began    time.Time   // when its handshake was complete
 	over     atomic.Bool // it was refused, and is read no more
 
 	// guarded by budget.mu
@@ -259,7 +260,7 @@ type meteredConn struct {
 func newMeteredConn(c net.Conn, accepted *acceptedConn, b *budget, refused func(*meteredConn, error)) *meteredConn {
 	m := &meteredConn{
 		Conn: c, accepted: accepted, budget: b, refused: refused, ready: newReadyReader(c),
-		closed: make(chan struct{}), frames: newFrameScanner(), streams: make(map[*conn]struct{}),
+		closed: make(chan struct{}), frames: newFrameScanner(), streams: make(map[*conn]struct{}), began: time.Now(),
 	}
 	m.turnEnds = stopped(m.endTurn)
 	return m

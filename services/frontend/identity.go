@@ -18,9 +18,9 @@ type identity struct {
 	name string
 	// workload is set if the URI is the identity of a workload (CA-1).
 	workload proxy.Identity
-	// serial and ends are those of the certificate.
-	serial string
-	ends   time.Time
+	// serial, begins and ends are those of the certificate.
+	serial       string
+	begins, ends time.Time
 }
 
 // identityOf reads the client's certificate. A SPIFFE identity beside other URIs
@@ -33,7 +33,7 @@ func identityOf(info credentials.AuthInfo) (identity, error) {
 		return identity{}, nil
 	}
 	leaf := tlsInfo.State.PeerCertificates[0]
-	id := identity{name: leaf.Subject.String(), serial: leaf.SerialNumber.Text(16), ends: leaf.NotAfter}
+	id := identity{name: leaf.Subject.String(), serial: leaf.SerialNumber.Text(16), begins: leaf.NotBefore, ends: leaf.NotAfter}
 	if len(leaf.URIs) == 0 {
 		return id, nil
 	}

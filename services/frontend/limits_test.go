@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -31,8 +32,8 @@ func withLimits(change func(*frontend.Limits)) option {
 	return func(c *frontend.Config) { change(&c.Limits) }
 }
 
-// counted returns the sum of a metric over its labels.
-func (r *rig) counted(name string) (sum float64) {
+// counted returns the sum of a metric over its labels, or those whose label has a value.
+func (r *rig) counted(name string, values ...string) (sum float64) {
 	r.t.Helper()
 	registry := prometheus.NewPedanticRegistry()
 	registry.MustRegister(r.metrics)
@@ -42,7 +43,11 @@ func (r *rig) counted(name string) (sum float64) {
 	}
 	for _, f := range families {
 		for _, m := range f.GetMetric() {
-			if f.GetName() == name {
+			has := len(values) == 0
+			for _, l := range m.GetLabel() {
+				has = has || slices.Contains(values, l.GetValue())
+			}
+			if f.GetName() == name && has {
 				sum += m.GetCounter().GetValue() + m.GetGauge().GetValue()
 			}
 		}

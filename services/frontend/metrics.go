@@ -37,6 +37,8 @@ type Metrics struct {
 	downgrades, unmatched, suspects       prometheus.Counter
 	handshakeFailures, identityMismatches prometheus.Counter
 	retaken, unsupported                  prometheus.Counter
+	certificates                          *prometheus.GaugeVec
+	certificateEnds                       prometheus.Gauge
 	// Responses, by type.
 	push, acks, convergence, bytes   [ident.ResourceTypes]prometheus.Observer
 	pushes, rejects, stale, tooLarge [ident.ResourceTypes]prometheus.Counter
@@ -107,6 +109,10 @@ func (m *Metrics) ofStreams() {
 	m.unmatched = m.counter("meshlog_frontend_unmatched_resumes_total", "Resuming clients whose CDS version matches no retained version.")
 	m.suspects = m.counter("meshlog_frontend_suspects_total", "CDS sent again because it was neither ACKed nor requested. If many: proxies warm clusters for long; `meshlog proxy-status` names them.")
 	m.retaken = m.counter("meshlog_frontend_retaken_total", "Times that added clusters were removed and offered again because they were not ACKed.")
+	m.certificates = collect(m, prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "meshlog_frontend_client_certificates", Help: "Streams by the certificate that their connection shows, by state: none, new (half of its time is left, or more), due (less: its holder renews it), old (less than a quarter; the holder may have another one since), overdue (less than a quarter, on a connection that began when it should have been renewed). Overdue above 0: `meshlog certs` names the proxies.",
+	}, []string{"state"}))
+	m.certificateEnds = m.gauge("meshlog_frontend_client_certificate_expiry_timestamp_seconds", "When the first of the certificates ends that connected clients show, in Unix time; 0: they show none. At its end the frontend closes the connection, and the client connects again with the certificate that it has then.")
 	m.unsupported = m.counter("meshlog_frontend_unsupported_requests_total", "Requests for types that are not served.")
 }
 

@@ -108,7 +108,10 @@ func (c *conn) report() *reportv1.ProxyReport {
 	p := &reportv1.ProxyReport{
 		Id: c.proxy.ID, Cluster: c.proxy.Cluster, Type: string(c.proxy.Type), Namespace: c.proxy.Namespace,
 		UserAgent: c.proxy.UserAgent, ConnectedSince: timestamppb.New(c.since), Address: c.address,
-		Identity: c.id.name, CertificateSerial: c.id.serial, CertificateEnds: timestamp(c.id.ends),
+		Identity: c.id.name, CertificateSerial: c.id.serial, CertificateBegins: timestamp(c.id.begins), CertificateEnds: timestamp(c.id.ends),
+	}
+	if c.id.name != "" {
+		p.CertificateShown = timestamp(c.meter.began)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -160,51 +163,6 @@ func timestamp(t time.Time) *timestamppb.Timestamp {
 		return nil
 	}
 	return timestamppb.New(t)
-}
-
-// refreshMetrics sets the metrics that are computed when they are scraped.
-func (s *Server) refreshMetrics() {
-	m := s.cfg.Metrics
-	m.classes.Set(float64(s.cache.Sets()))
-	m.maxClasses.Set(float64(s.cfg.Limits.Classes))
-	m.parts.Set(float64(s.cache.Parts()))
-	if st := s.serving.Load(); st != nil {
-		services, virtuals := st.PushContext.Size()
-		m.services.Set(float64(services))
-		m.virtuals.Set(float64(virtuals))
-	}
-	p := s.PushStatus(1)
-	m.waiting.Set(float64(p.Waiting))
-	m.firstAnswers.Set(float64(p.FirstAnswers))
-	m.opening.Set(float64(p.Opening))
-	m.requestBytes.Set(float64(p.RequestBytes))
-	m.metadataBytes.Set(float64(s.metadata.size()))
-	m.nameBytes.Set(float64(s.subscriptions.size()))
-	m.streams.Set(float64(p.Streams))
-	m.unconverged.Set(float64(p.Streams - p.Applied))
-	for t, n := range p.heldBack {
-		m.heldBack[t].Set(float64(n))
-	}
-	persisted := 0.0
-	if s.replica.Persisted() {
-		persisted = 1
-	}
-	m.persisted.Set(persisted)
-	now := time.Now()
-	s.mu.Lock()
-	behind, records := s.lag.behind(now)
-	unpersisted := time.Duration(0)
-	if !s.unpersisted.IsZero() {
-		unpersisted = now.Sub(s.unpersisted)
-	}
-	s.mu.Unlock()
-	m.behindSeconds.Set(behind.Seconds())
-	m.behindRecords.Set(float64(records))
-	m.unpersisted.Set(unpersisted.Seconds())
-	m.unanswered.Set(0)
-	for _, oldest := range p.Unanswered {
-		m.unanswered.Set(now.Sub(oldest.Since).Seconds())
-	}
 }
 
 // observe counts and logs what happens on a stream; mu is held.

@@ -3,6 +3,7 @@ package frontend_test
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"io"
 	"log/slog"
@@ -284,5 +285,64 @@ func TestMeshClients(t *testing.T) {
 		}
 		ends = time.Now().Add(2 * time.Second)
 		conf.Certificates = []tls.Certificate{newer.ClientUntil("cart", ends, shop).TLS()}
+	}
+}
+
+// CA-8: reports have the time of a client's certificate and when its connection began, and
+// metrics count the certificates that should have been renewed before, and their first end.
+func TestCertificatesOfClients(t *testing.T) {
+	p := startTLS(t, true)
+	const shop = "spiffe://cluster.local/ns/shop/sa/cart"
+	now := time.Now()
+	lasting := func(before, after time.Duration) certtest.Pair {
+		return p.clientCA.ForgedPeer("cart", func(c *x509.Certificate) { c.NotBefore, c.NotAfter = now.Add(-before), now.Add(after) }, shop)
+	}
+	streams := func(creds credentials.TransportCredentials, to net.Addr, id string) {
+		t.Helper()
+		conn, err := grpc.NewClient("passthrough:///"+to.String(), grpc.WithTransportCredentials(creds))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+		stream, err := discoveryv3.NewAggregatedDiscoveryServiceClient(conn).StreamAggregatedResources(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		n := node("sidecar~10.0.0.1~"+id+".shop~shop.svc.cluster.local", "demo")
+		if err := stream.Send(&discoveryv3.DiscoveryRequest{Node: n, TypeUrl: ident.CDS.URL()}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := stream.Recv(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	streams(insecure.NewCredentials(), p.plain, "plain")
+	for id, pair := range map[string]certtest.Pair{
+		"new": lasting(time.Hour, 3*time.Hour), "due": lasting(7*time.Hour, 3*time.Hour), "late": lasting(6*time.Hour, time.Hour),
+	} {
+		streams(p.client(t, pair), p.tls, id)
+	}
+	want := map[string]float64{"none": 1, "new": 1, "due": 1, "old": 0, "overdue": 1}
+	for state, n := range want {
+		if got := p.counted("meshlog_frontend_client_certificates", state); got != n {
+			t.Errorf("%v certificates are %s, want %v", got, state, n)
+		}
+	}
+	ends := now.Add(time.Hour).Unix()
+	if got := p.counted("meshlog_frontend_client_certificate_expiry_timestamp_seconds"); got != float64(ends) {
+		t.Errorf("the first certificate ends at %v, want %v", got, ends)
+	}
+	for _, r := range p.server.Report().GetProxies() {
+		begins, shown := r.GetCertificateBegins().AsTime(), r.GetCertificateShown().AsTime()
+		switch {
+		case strings.Contains(r.GetId(), "plain"):
+			if r.GetCertificateBegins() != nil || r.GetCertificateShown() != nil {
+				t.Errorf("without a certificate: %v", r)
+			}
+		case strings.Contains(r.GetId(), "late"):
+			if begins.Unix() != now.Add(-6*time.Hour).Unix() || r.GetCertificateEnds().AsTime().Unix() != ends || shown.Before(now) || shown.After(time.Now()) {
+				t.Errorf("the certificate begins at %s and is shown at %s: %v", begins, shown, r)
+			}
+		}
 	}
 }

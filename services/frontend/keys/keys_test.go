@@ -94,6 +94,9 @@ func TestRetry(t *testing.T) {
 					t.Errorf("after 4 s OnChange was called %d times, want once", len(got))
 				}
 				later(time.Minute)
+				if got := r.missing(); got != 64 {
+					t.Errorf("a key is missing for %v s, want 64", got)
+				}
 				for i := 1; i < len(r.times); i++ {
 					least := min(firstRetry<<(i-1), lastRetry)
 					if pause := r.times[i] - r.times[i-1]; pause < least || pause > least*5/4 || pause > 10*time.Second {
@@ -109,6 +112,9 @@ func TestRetry(t *testing.T) {
 				r.back()
 				later(10 * time.Second)
 				r.wants("when it is given", k, Here, content)
+				if got := r.missing(); got != 0 {
+					t.Errorf("a key is missing for %v s though all are here", got)
+				}
 				if got := r.changed(); !slices.Equal(got, []Key{k}) {
 					t.Errorf("when it came OnChange was called %d times, want once", len(got))
 				}

@@ -265,5 +265,23 @@ func (r *rig) leak(secrets ...[]byte) {
 	}
 }
 
+// missing returns the metric that says since when a key is missing.
+func (r *rig) missing() float64 {
+	r.t.Helper()
+	registry := prometheus.NewPedanticRegistry()
+	registry.MustRegister(r.store)
+	families, err := registry.Gather()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() == "meshlog_frontend_keys_missing_seconds" {
+			return f.GetMetric()[0].GetGauge().GetValue()
+		}
+	}
+	r.t.Fatal("no such metric")
+	return 0
+}
+
 // sortedFields returns the fields of a request.
 func sortedFields(w keyexchange.Want) []string { return slices.Sorted(maps.Keys(w.Sums)) }

@@ -85,6 +85,7 @@ var (
 	keysDesc     = prometheus.NewDesc("meshlog_frontend_keys", "Private keys that served versions name and proxies have asked for, by state: here, coming (asked for since less than 4 s), gone (not here; proxies are told that the secret is unknown). Gone above 0: /debug/keys names them, and the log says why no watcher gives them.", []string{"state"}, nil)
 	unsealedDesc = prometheus.NewDesc("meshlog_frontend_keys_unsealed", "Private keys that are in memory only. With --seal-key-file above 0: /readyz says why the disk does not take them. Without it, a restarted frontend has to ask for them again.", nil, nil)
 	unopenedDesc = prometheus.NewDesc("meshlog_frontend_key_files_unopened", "Sealed files of private keys that cannot be opened. Above 0: /readyz says which seal key they need.", nil, nil)
+	missingDesc  = prometheus.NewDesc("meshlog_frontend_keys_missing_seconds", "Seconds since which proxies ask for the oldest private key that is not here; 0: all are here. Above 4: /debug/keys names it, and the log says why no watcher gives it.", nil, nil)
 	answersDesc  = prometheus.NewDesc("meshlog_frontend_key_requests_total", "Requests for private keys, by outcome: given, gone, changed, refused and busy are the answers of watchers, unanswered: none came, unfit: an answer had another key than the version names. Unfit above 0: compare --secret-key-file of watchers and frontends; if they are equal, a watcher gives wrong keys.", []string{"outcome"}, nil)
 )
 
@@ -93,6 +94,7 @@ func (s *Store) Describe(ch chan<- *prometheus.Desc) {
 	ch <- keysDesc
 	ch <- unsealedDesc
 	ch <- unopenedDesc
+	ch <- missingDesc
 	ch <- answersDesc
 }
 
@@ -105,9 +107,14 @@ func (s *Store) Collect(ch chan<- prometheus.Metric) {
 	}
 	states := map[State]int{Here: 0, Coming: 0, Gone: 0}
 	now := time.Now()
+	missing := time.Duration(0)
 	for _, e := range s.entries {
 		states[e.state(now)]++
+		if e.content == nil {
+			missing = max(missing, now.Sub(e.since))
+		}
 	}
+	ch <- prometheus.MustNewConstMetric(missingDesc, prometheus.GaugeValue, missing.Seconds())
 	for state, n := range states {
 		gauge(keysDesc, n, state.String())
 	}

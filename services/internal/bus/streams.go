@@ -18,6 +18,16 @@ import (
 // only pass it on do not import the client library.
 type StreamConfig = jetstream.StreamConfig
 
+// NoRoom reports whether a stream was not made because the servers, or the account, have no
+// room for it.
+func NoRoom(err error) bool {
+	switch jsapi.Code(err) {
+	case jsapi.AccountResourcesExceeded, jsapi.InsufficientResources, jsapi.StorageResourcesExceeded:
+		return true
+	}
+	return false
+}
+
 // StreamState compares a stream with the settings that it should have.
 type StreamState struct {
 	Name        string       `json:"name"`

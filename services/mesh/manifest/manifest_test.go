@@ -102,9 +102,9 @@ spec:
 		field string
 		want  int
 	}{
-		{"spec.required_sources[1].instance", 9},
+		{"spec.requiredSources[1].instance", 9},
 		{"spec.requiredSources[0]", 7},
-		{"spec.required_sources[1].nothing", 8},
+		{"spec.requiredSources[1].nothing", 8},
 		{`spec.per_filter["envoy.filters.http.lua"].on`, 12},
 		{"spec.required", 5},
 		{"spec", 5},

@@ -126,7 +126,7 @@ func (r *Rules) Forbid(k ident.Key, m proto.Message) *problem.Diagnostic {
 	}
 	if vs, ok := m.(*networking.VirtualService); ok && len(vs.GetHosts()) == 0 {
 		d := forbidden("spec.hosts", fmt.Sprintf("%s may publish some hosts only, and a VirtualService without hosts has those of every VirtualService that delegates to it", k.Shard()))
-		d.Advice = "give it hosts, or permit delegates of this source by a rule of the kind VirtualService without hosts in source_rules of MeshPolicy default"
+		d.Advice = "give it hosts, or permit delegates of this source by a rule of the kind VirtualService without hosts in sourceRules of MeshPolicy default"
 		return d
 	}
 	for _, h := range r.hosts(k, m) {
@@ -169,7 +169,7 @@ func byDefault(k ident.Key) *problem.Diagnostic {
 func forbidden(field, reason string) *problem.Diagnostic {
 	return &problem.Diagnostic{
 		Severity: problem.Error, Code: Code, Field: field, Reason: reason,
-		Advice: "remove it at its source, or allow it in source_rules of MeshPolicy default",
+		Advice: "remove it at its source, or allow it in sourceRules of MeshPolicy default",
 	}
 }
 

@@ -397,9 +397,9 @@ func (b *reach) where(instance name, g ruling, n Names) string {
 // field returns the path of a rule, of all rules for -1.
 func field(rule int) string {
 	if rule < 0 {
-		return "source_rules"
+		return "sourceRules"
 	}
-	return fmt.Sprintf("source_rules[%d]", rule)
+	return fmt.Sprintf("sourceRules[%d]", rule)
 }
 
 // cause returns the rules that need an element of Allow.

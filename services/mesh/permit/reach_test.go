@@ -44,7 +44,7 @@ func TestReach(t *testing.T) {
 			shard: "file/default",
 			allow: "default.Gateway.pay default.Gateway.shop default.MeshPolicy.* default.Pod.* default.Service.pay default.Service.shop",
 			foldOnly: []string{
-				"source_rules: MeshPolicy: the bus allows this, because the policy that is served may come from here",
+				"sourceRules: MeshPolicy: the bus allows this, because the policy that is served may come from here",
 			},
 		},
 		"rules permit no MeshPolicy to others": {
@@ -59,22 +59,22 @@ func TestReach(t *testing.T) {
 			shard: "file/default", allow: "default.*.*",
 			deny: "default.DestinationRule.* default.Gateway.* default.Jwks.* default.Resource.* default.Service.* default.ServiceEntry.* default.TrustBundle.* default.VirtualService.*",
 			foldOnly: []string{
-				`source_rules[0].kinds[1]: a permission is for one kind or for all, so "Mesh*" allows all`,
-				`source_rules[0].namespaces[1]: a permission is for one namespace or for all, so "b*" allows all`,
+				`sourceRules[0].kinds[1]: a permission is for one kind or for all, so "Mesh*" allows all`,
+				`sourceRules[0].namespaces[1]: a permission is for one namespace or for all, so "b*" allows all`,
 			},
 		},
 		"hosts": {
 			rules: []*configv1.SourceRule{{Source: "consul", Hosts: []string{"*.consul"}}},
 			shard: "consul/dc1", allow: "dc1.DestinationRule.* dc1.Gateway.* dc1.Service.* dc1.ServiceEntry.* dc1.VirtualService.*",
-			foldOnly: []string{"source_rules[0].hosts: the subject of a record names no host"},
+			foldOnly: []string{"sourceRules[0].hosts: the subject of a record names no host"},
 		},
 		"an exception of all kinds": {
 			rules: []*configv1.SourceRule{{Source: "file", Kinds: []string{"Gateway", "Pod"}, Namespaces: []string{"edge"}}, {Source: "file", Namespaces: []string{"shop", "pay"}}},
 			shard: "file/a", allow: "a.*.pay a.*.shop a.Gateway.edge a.MeshPolicy.* a.Pod.edge", deny: "a.Jwks.* a.TrustBundle.*",
 			foldOnly: []string{
-				"source_rules[0]: Gateway, Pod in namespace pay: the bus allows this, because source_rules[1] needs it and a permission has no exceptions",
-				"source_rules[0]: Gateway, Pod in namespace shop: the bus allows this, because source_rules[1] needs it and a permission has no exceptions",
-				"source_rules[1]: MeshPolicy: the bus allows this, because the policy that is served may come from here",
+				"sourceRules[0]: Gateway, Pod in namespace pay: the bus allows this, because sourceRules[1] needs it and a permission has no exceptions",
+				"sourceRules[0]: Gateway, Pod in namespace shop: the bus allows this, because sourceRules[1] needs it and a permission has no exceptions",
+				"sourceRules[1]: MeshPolicy: the bus allows this, because the policy that is served may come from here",
 			},
 		},
 		"all instances, rules of some": {
@@ -89,7 +89,7 @@ func TestReach(t *testing.T) {
 			allow: "*.EndpointSlice.* *.Pod.* *.Service.* *.ServiceEntry.* dc1.*.*",
 			deny:  "*.Jwks.* *.MeshPolicy.* *.TrustBundle.*",
 			foldOnly: []string{
-				`source_rules[0].instance: a permission is for one instance or for all, so "dc*" allows all`,
+				`sourceRules[0].instance: a permission is for one instance or for all, so "dc*" allows all`,
 			},
 		},
 		"nothing at all": {

@@ -189,7 +189,7 @@ func (w *World) Diagnostics() []problem.Diagnostic {
 			all = append(all, problem.Diagnostic{
 				Severity: problem.Warning, Code: "conflict", Key: o.Key,
 				Reason: w.whyLost(copies[0], o),
-				Advice: "remove one of the copies, or order the sources in source_priority of MeshPolicy default",
+				Advice: "remove one of the copies, or order the sources in sourcePriority of MeshPolicy default",
 				Effect: "this copy is not served",
 			})
 		}

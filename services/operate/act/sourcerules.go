@@ -99,7 +99,7 @@ func limits(p *configv1.MeshPolicy, roles []bus.Role) (map[bus.Role]busauth.Limi
 	}
 	for i, is := range applied {
 		if !is {
-			field := fmt.Sprintf("source_rules[%d]", i)
+			field := fmt.Sprintf("sourceRules[%d]", i)
 			parts = append(parts, foldOnly{Part: permit.Part{Rule: i, Field: field, Reason: "no --watcher is of its source and instance"}})
 		}
 	}

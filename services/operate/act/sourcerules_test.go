@@ -86,7 +86,7 @@ func TestBusAuthPolicy(t *testing.T) {
 	run("bus-auth-policy-json", with(policy, "-o", "json")...)
 	run("bus-auth-policy-ended", watchers...)
 	out, err := runBusAuth(t, dir, with(strings.Replace(policy, "kinds: [Service]", "kinds: [Svc]", 1))...)
-	if want := `policy.yaml:20: spec.source_rules[4].kinds[0]: meshlog knows no kind "Svc"`; err != nil || !strings.Contains(out, want) {
+	if want := `policy.yaml:20: spec.sourceRules[4].kinds[0]: meshlog knows no kind "Svc"`; err != nil || !strings.Contains(out, want) {
 		t.Errorf("of a policy with an unknown kind it says (%v):\n%s\nwant a warning: %s", err, out, want)
 	}
 }
@@ -99,7 +99,7 @@ func TestBusAuthRefusesAPolicy(t *testing.T) {
 		"another name":       {strings.Replace(head, "default", "other", 1), "policy.yaml: holds no MeshPolicy default"},
 		"two":                {head + "---\n" + head, "policy.yaml:6: holds a second MeshPolicy default; leave one"},
 		"an unknown field":   {head + "  sourceRules:\n  - {source: file, kinsd: [Pod]}\n", `policy.yaml:6: spec.sourceRules[0].kinsd: unknown field "kinsd"`},
-		"an invalid rule":    {head + "  sourceRules:\n  - {source: file}\n  - {kinds: [Pod]}\n", "policy.yaml:7: spec.source_rules[1].source: the source is missing; write a source such as consul"},
+		"an invalid rule":    {head + "  sourceRules:\n  - {source: file}\n  - {kinds: [Pod]}\n", "policy.yaml:7: spec.sourceRules[1].source: the source is missing; write a source such as consul"},
 		"a broken document":  {head + "---\n{", "policy.yaml:6: "},
 		"an unknown version": {strings.Replace(head, "/v1", "/v7", 1), "policy.yaml:1: kind: meshlog does not know apiVersion meshlog.dev/v7"},
 	} {

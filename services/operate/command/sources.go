@@ -14,6 +14,7 @@ import (
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
 	"meshlog.dev/services/builder/ledger"
 	"meshlog.dev/services/internal/bus"
+	"meshlog.dev/services/mesh/world"
 	"meshlog.dev/services/operate/past"
 	"meshlog.dev/store"
 	"meshlog.dev/store/natsfeed"
@@ -85,19 +86,30 @@ type Sources struct {
 	Fleet   *bus.Fleet
 	Reports *bus.Reports
 	Head    store.Stored // the newest version; zero if nothing was published
+
+	world *world.World // of Head; nil: not made yet
 }
 
-// Sources asks the fleet, and reads the newest version.
+// World returns the world of the newest version; nil if nothing was published.
+func (s *Sources) World() (w *world.World, err error) {
+	if s.world == nil && s.Head.Snapshot != nil {
+		s.world, err = ledger.World(s.Head.Snapshot)
+	}
+	return s.world, err
+}
+
+// Sources asks the fleet, and reads the newest version. If only the latter fails, it
+// returns the reports with the error.
 func (t *Target) Sources(ctx context.Context) (s *Sources, err error) {
 	s = &Sources{}
 	if s.Fleet, err = t.Fleet(); err != nil {
 		return nil, err
 	}
-	if s.Log, s.Chain, err = t.open(ctx); err != nil {
-		return nil, err
-	}
 	if s.Reports, err = s.Fleet.Reports(ctx, bus.Summary); err != nil {
 		return nil, err
+	}
+	if s.Log, s.Chain, err = t.open(ctx); err != nil {
+		return s, err
 	}
 	s.Head, err = FetchHead(ctx, s.Chain)
 	return s, err
@@ -149,11 +161,11 @@ func (s *Sources) Views(ctx context.Context) ([]Source, error) {
 			v.LogShare = float64(v.LogBytes) / float64(most)
 		}
 	}
-	if s.Head.Snapshot != nil {
-		w, err := ledger.World(s.Head.Snapshot)
-		if err != nil {
-			return nil, err
-		}
+	w, err := s.World()
+	if err != nil {
+		return nil, err
+	}
+	if w != nil {
 		for _, r := range w.Policy().Required {
 			of(r.Shard).Required = true
 		}

@@ -35,6 +35,8 @@ type certView struct {
 	Facts    []string  `json:"facts,omitempty"`
 	CA       string    `json:"ca,omitempty"`      // the replica that issued it
 	Proxies  []string  `json:"proxies,omitempty"` // whose connections show it
+
+	overdue bool // a connection shows it that began when it should have been renewed
 }
 
 // proofs are the words for the authenticators of the authority.
@@ -54,7 +56,7 @@ connected proxy shows it.
 
   VALID      it can be used
   RENEWED    its holder has got another one with it
-  ENDS SOON  less than a tenth of its time is left, and its holder has not renewed it
+  ENDS SOON  less than a quarter of its time is left, and its holder has not renewed it
   ENDED      its time is over
 
 PROOF is what the holder showed to the authority: a join token, a Kubernetes token, an
@@ -127,7 +129,7 @@ func viewCerts(entries []audit.Entry, frontends []*reportv1.FrontendReport, all 
 			continue
 		}
 		for _, p := range f.GetProxies() {
-			views = addShown(views, p)
+			views = addShown(views, p, now)
 		}
 	}
 	for i := range views {
@@ -147,7 +149,7 @@ func viewCerts(entries []audit.Entry, frontends []*reportv1.FrontendReport, all 
 
 // addShown adds the certificate that the connection of a proxy shows, or the proxy to
 // the certificate.
-func addShown(views []certView, p *reportv1.ProxyReport) []certView {
+func addShown(views []certView, p *reportv1.ProxyReport, now time.Time) []certView {
 	if p.GetIdentity() == "" {
 		return views
 	}
@@ -159,11 +161,12 @@ func addShown(views []certView, p *reportv1.ProxyReport) []certView {
 		})
 	}
 	views[i].Proxies = append(views[i].Proxies, p.GetId())
+	views[i].overdue = views[i].overdue || termOf(p).Overdue(now)
 	return views
 }
 
-// stateAt returns the state of a certificate at a time. How long one lasts that is not
-// in the audit is not known, so it never ends soon.
+// stateAt returns the state of a certificate at a time. The audit says which ones are
+// renewed; of one that is not there, only a connection can.
 func (v *certView) stateAt(now time.Time, renewed bool) string {
 	left := v.Ends.Sub(now)
 	switch {
@@ -171,7 +174,7 @@ func (v *certView) stateAt(now time.Time, renewed bool) string {
 		return certEnded
 	case renewed:
 		return certRenewed
-	case !v.Issued.IsZero() && left < v.Ends.Sub(v.Issued)/10:
+	case !v.Issued.IsZero() && left < v.Ends.Sub(v.Issued)/4, v.Issued.IsZero() && v.overdue:
 		return certEndsSoon
 	}
 	return certValid

@@ -8,12 +8,15 @@ import (
 	"maps"
 	"os"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
 	security "istio.io/api/security/v1beta1"
 	typev1beta1 "istio.io/api/type/v1beta1"
 
 	"meshlog.dev/proto/ident"
+	reportv1 "meshlog.dev/proto/meshlog/report/v1"
 	"meshlog.dev/services/builder/ledger"
 	"meshlog.dev/services/internal/bus"
 	"meshlog.dev/services/mesh/document"
@@ -215,25 +218,40 @@ func connected(ctx context.Context, e *command.Env) ([]*proxy.Proxy, error) {
 	for _, f := range reports.Frontends {
 		frontends = append(frontends, f.GetFrontend())
 		for _, p := range f.GetProxies() {
-			ids[p.GetId()] = true
+			if !strings.HasSuffix(p.GetId(), proxy.AgentSuffix) {
+				ids[p.GetId()] = true
+			}
 		}
 	}
-	var all []*proxy.Proxy
-	for _, id := range slices.Sorted(maps.Keys(ids)) {
-		replies, err := fleet.Proxy(ctx, id, frontends)
-		if err != nil {
-			return nil, err
-		}
-		if len(replies) == 0 {
-			continue // it has just disconnected
-		}
-		p, err := command.ProxyOf(replies[0])
-		if err != nil {
-			return nil, errors.Join(fmt.Errorf("proxy %s", id), err)
-		}
-		if !p.WantsNames() {
-			all = append(all, p)
-		}
+	return describe(ctx, slices.Sorted(maps.Keys(ids)), func(ctx context.Context, id string) ([]*reportv1.ProxyReply, error) {
+		return fleet.Proxy(ctx, id, frontends)
+	})
+}
+
+// askedAtOnce is the number of proxies for which frontends are asked at once.
+const askedAtOnce = 16
+
+// describe asks for proxies by their ids, and returns them in this order.
+func describe(ctx context.Context, ids []string, ask func(context.Context, string) ([]*reportv1.ProxyReply, error)) ([]*proxy.Proxy, error) {
+	found := make([]*proxy.Proxy, len(ids))
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(askedAtOnce)
+	for i, id := range ids {
+		g.Go(func() error {
+			replies, err := ask(ctx, id)
+			if err != nil || len(replies) == 0 { // it has just disconnected
+				return err
+			}
+			p, err := command.ProxyOf(replies[0])
+			if err != nil {
+				return errors.Join(fmt.Errorf("proxy %s", id), err)
+			}
+			if !p.WantsNames() {
+				found[i] = p
+			}
+			return nil
+		})
 	}
-	return all, nil
+	err := g.Wait()
+	return slices.DeleteFunc(found, func(p *proxy.Proxy) bool { return p == nil }), err
 }

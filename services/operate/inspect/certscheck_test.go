@@ -2,6 +2,7 @@ package inspect
 
 import (
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -9,6 +10,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"meshlog.dev/proto/ident"
+	"meshlog.dev/services/mesh/index"
 	"meshlog.dev/services/mesh/meshtest"
 	"meshlog.dev/services/mesh/proxy"
 	"meshlog.dev/services/operate/command"
@@ -129,6 +131,41 @@ func TestCertsCheck(t *testing.T) {
 			}
 			o.Print(c, func() { c.show(o) })
 		})
+	}
+}
+
+// MTLS-13: without redirection a sidecar listens on the ports of services only: one that
+// only a PeerAuthentication names is neither checked nor shown among its ports.
+func TestCertsCheckWithoutRedirection(t *testing.T) {
+	const named = `
+apiVersion: security.istio.io/v1
+kind: PeerAuthentication
+metadata: {name: cart, namespace: shop}
+spec:
+  selector: {matchLabels: {app: cart}}
+  portLevelMtls: {8080: {mode: STRICT}, 9000: {mode: STRICT}}
+`
+	w := meshtest.World(t, meshtest.YAML(t, called+"---"+named)...)
+	for mode, want := range map[string][]uint32{"NONE": {8080}, "REDIRECT": {8080, 9000}} {
+		p := proxyWith(t, "sidecar~10.0.0.1~cart-1.shop~shop.svc.cluster.local", "envoy", map[string]any{"app": "cart"},
+			"SDS_CLUSTER", proxy.SDSCluster, "INTERCEPTION_MODE", mode)
+		var c strictCheck
+		if err := c.run(w, w, []*proxy.Proxy{p}); err != nil {
+			t.Fatal(err)
+		}
+		var checked, shown []uint32
+		for _, port := range c.Ports {
+			checked = append(checked, port.Port)
+		}
+		for _, in := range viewSecurity(index.NewPushContext(w), p).Inbound {
+			if in.Mode == "STRICT" {
+				shown = append(shown, in.Port)
+			}
+		}
+		slices.Sort(checked)
+		if !slices.Equal(checked, want) || !slices.Equal(shown, want) {
+			t.Errorf("%s: ports %v are checked and %v shown, want %v", mode, checked, shown, want)
+		}
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 	"meshlog.dev/events/memlog"
 	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/internal/bus"
+	"meshlog.dev/services/mesh/problem"
 	"meshlog.dev/services/mesh/xds"
 	"meshlog.dev/services/operate/command"
 	"meshlog.dev/services/operate/operatetest"
@@ -77,9 +78,9 @@ func TestPrintProxies(t *testing.T) {
 	for name, f := range map[string]proxyFilter{
 		"proxy-status": {}, "proxy-status-one": {id: "envoy-1"}, "proxy-status-identity": {id: "envoy-3"}, "proxy-status-rejected": {id: "envoy", rejected: true},
 	} {
-		views, err := viewProxies(all, f, chain, now)
-		if err != nil {
-			t.Fatal(err)
+		views, unread, err := viewProxies(all, f, chain, now)
+		if err != nil || unread != nil {
+			t.Fatal(err, unread)
 		}
 		operatetest.Golden(t, name, func(o *command.Output) {
 			o.Print(views, func() { showProxies(views, all, f, now, o) })
@@ -128,16 +129,26 @@ func TestPrintStatus(t *testing.T) {
 		{Source: "kubernetes", Instance: "c2", State: command.StateDown, Frozen: true, FrozenKinds: []command.FrozenKind{{Kind: "Sidecar", Objects: 1}}},
 	}, at.Add(time.Minute))
 	s.frontends(r, false)
+	s.rejections([]*reportv1.FrontendReport{{Proxies: []*reportv1.ProxyReport{
+		{Id: "edge-1", Types: []*reportv1.TypeReport{{TypeUrl: ident.SDS.URL(), HeldBack: []string{"file-cert:/c~/k"}}}},
+	}}})
 	s.identities([]*reportv1.FrontendReport{
 		{Proxies: []*reportv1.ProxyReport{
 			{Id: "with", Identity: "spiffe://td/a", CertificateEnds: stamp(time.Hour)}, {Id: "no end", Identity: "spiffe://td/b"},
 			{Id: "ended", Identity: "spiffe://td/c", CertificateEnds: stamp(time.Minute)}, {Id: "plain"},
+			{Id: "late", Identity: "spiffe://td/e", CertificateBegins: stamp(-4 * time.Hour), CertificateShown: stamp(0), CertificateEnds: stamp(time.Hour)},
+			{Id: "older", Identity: "spiffe://td/e", CertificateBegins: stamp(-4 * time.Hour), CertificateShown: stamp(-3 * time.Hour), CertificateEnds: stamp(time.Hour)},
 		}},
+		{Proxies: []*reportv1.ProxyReport{{Id: "with", Identity: "spiffe://td/a", CertificateEnds: stamp(time.Hour)}}}, // another stream of it
 		{Leaving: true, Proxies: []*reportv1.ProxyReport{{Id: "gone", Identity: "spiffe://td/d"}}},
 	}, at.Add(time.Minute))
 	s.roots([]*registryv1.TrustBundle{{TrustDomain: "td", Roots: []*registryv1.Root{
 		{State: registryv1.RootState_ROOT_STATE_ACTIVE}, {State: registryv1.RootState_ROOT_STATE_ANNOUNCED}, {State: registryv1.RootState_ROOT_STATE_RETIRING},
 	}}})
+	s.policies(nil, []*snapshotv1.Diagnostic{
+		{Severity: snapshotv1.Severity_SEVERITY_ERROR, Code: problem.Unenforced, Object: "AuthorizationPolicy shop/waypoint (file/default)"},
+		{Severity: snapshotv1.Severity_SEVERITY_WARNING, Code: "conflict", Object: "PeerAuthentication shop/second (file/default)"},
+	})
 	operatetest.Golden(t, "status", func(o *command.Output) {
 		o.Print(s, func() { s.show(at.Add(time.Minute), o) })
 	})

@@ -24,6 +24,8 @@ func (l *lagView) String() string {
 	switch {
 	case l == nil:
 		return "-"
+	case l.Versions == 0 && l.More:
+		return "an unknown number"
 	case l.Versions == 0:
 		return "all"
 	case l.More:
@@ -36,7 +38,8 @@ func (l *lagView) String() string {
 const maxLag = 256
 
 // setLag sets how far each proxy is behind head. It reads chain, which yields the
-// newest version first, back to the oldest version that a proxy has.
+// newest version first, back to the oldest version that a proxy has. The error is why it
+// could not be read so far back: the count ends there.
 func setLag(views []proxyView, head ident.Position, chain iter.Seq2[*store.Manifest, error], now time.Time) error {
 	behind := map[ident.Position]*lagView{}
 	oldest := head
@@ -58,11 +61,14 @@ func setLag(views []proxyView, head ident.Position, chain iter.Seq2[*store.Manif
 		return nil
 	}
 	n := 0
+	var unread error
 	for m, err := range chain {
+		if err != nil {
+			unread = err
+			break
+		}
 		v := store.VersionOf(m.GetVersion())
 		switch {
-		case err != nil:
-			return err
 		case head.Less(v):
 			continue // published after the reports
 		case !oldest.Less(v):
@@ -82,5 +88,5 @@ func setLag(views []proxyView, head ident.Position, chain iter.Seq2[*store.Manif
 	for _, lag := range behind { // the count ended, or the chain begins, before the oldest version
 		lag.More = lag.Versions == n
 	}
-	return nil
+	return unread
 }

@@ -49,30 +49,38 @@ type policyView struct {
 // slots are the slots in the order in which they run.
 var slots = []string{"custom", "jwt", "audit", "deny", "allow"}
 
-// addSecurity adds to each stream of one proxy what protects its workload.
-func addSecurity(ctx context.Context, e *command.Env, views []proxyView) error {
+// addSecurity adds to each stream of one proxy what protects its workload, or why that is
+// not known: all else about the stream is.
+func addSecurity(ctx context.Context, e *command.Env, views []proxyView) {
 	p, err := e.Past(ctx)
-	if err != nil {
-		return err
+	var replies []*reportv1.ProxyReply
+	if err == nil {
+		q := command.ProxyQuery{ID: views[0].ID}
+		replies, _, err = q.Ask(ctx, e.Target, p)
 	}
-	q := command.ProxyQuery{ID: views[0].ID}
-	replies, _, err := q.Ask(ctx, e.Target, p)
-	if err != nil {
-		return err
-	}
+	setSecurity(views, replies, func(r *reportv1.ProxyReply) (*securityView, error) { return securityOf(ctx, p, r) }, err)
+}
+
+// setSecurity sets what protects the proxies that frontends describe. asked is why they do
+// not; nil: they do.
+func setSecurity(views []proxyView, replies []*reportv1.ProxyReply, of func(*reportv1.ProxyReply) (*securityView, error), asked error) {
 	for i := range views {
 		v := &views[i]
-		of := slices.IndexFunc(replies, func(r *reportv1.ProxyReply) bool {
+		if asked != nil {
+			v.SecurityError = asked.Error()
+			continue
+		}
+		at := slices.IndexFunc(replies, func(r *reportv1.ProxyReply) bool {
 			return r.GetFrontend() == v.Frontend && streamName(r.GetReport()) == v.Stream
 		})
-		if of < 0 || store.VersionOf(replies[of].GetVersion()).IsZero() {
+		if at < 0 || store.VersionOf(replies[at].GetVersion()).IsZero() {
 			continue // it has just connected
 		}
-		if v.Security, err = securityOf(ctx, p, replies[of]); err != nil {
-			return fmt.Errorf("the version that %s serves: %w", v.Frontend, err)
+		var err error
+		if v.Security, err = of(replies[at]); err != nil {
+			v.SecurityError = fmt.Sprintf("the version %s that %s serves cannot be read: %v", store.VersionOf(replies[at].GetVersion()), v.Frontend, err)
 		}
 	}
-	return nil
 }
 
 // securityOf returns what protects a proxy that a frontend describes.
@@ -120,6 +128,9 @@ func viewSecurity(pc *index.PushContext, p *proxy.Proxy) *securityView {
 // inbound sets the ports. Bare: the proxy has no certificate.
 func (v *securityView) inbound(modes index.PeerModes, class index.LDSClass, bare bool) {
 	for _, in := range class.Inbound.Ports() {
+		if !listens(class, in) {
+			continue
+		}
 		port := inboundView{Port: in.Port, Mode: in.Mode.String(), By: keyName(modes.By(in.Port)), Closed: bare && in.Mode == index.PeerStrict}
 		if in.Service != (index.ServiceID{}) {
 			port.Service = net.JoinHostPort(in.Service.Hostname, strconv.FormatUint(uint64(in.ServicePort), 10))

@@ -3,6 +3,7 @@ package inspect
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"iter"
 	"slices"
 	"strings"
@@ -38,6 +39,8 @@ type proxyView struct {
 	Behind    *lagView       `json:"behind,omitempty"`    // absent: it has the newest version
 	Types     []typeView     `json:"types"`
 	Security  *securityView  `json:"security,omitempty"` // only with the id of the proxy
+	// SecurityError is why Security is not known.
+	SecurityError string `json:"securityError,omitempty"`
 }
 
 // typeView is one xDS type of a stream.
@@ -91,7 +94,8 @@ ids begin so.
 The details name the identity and the certificate that the connection of the proxy
 shows to its frontend. Those of a sidecar or a gateway also have the mode of mutual TLS
 of each inbound port with the PeerAuthentication that sets it, and the policies in each
-slot, in the order in which the slots decide, at the version that its frontend serves.
+slot, in the order in which the slots decide, at the version that its frontend serves. If
+that version cannot be read, they say why, and show the rest.
 
 The command asks the frontends over the bus, and names each that does not answer.`,
 		Example: `  meshlog proxy-status --data data/
@@ -120,26 +124,33 @@ The command asks the frontends over the bus, and names each that does not answer
 		if err != nil {
 			return err
 		}
-		views, err := viewProxies(reports, filter, chain.History(ctx), time.Now())
+		views, unread, err := viewProxies(reports, filter, chain.History(ctx), time.Now())
 		if err != nil {
 			return err
 		}
+		sayUnread(e, unread)
 		if filter.one(views) {
-			if err := addSecurity(ctx, e, views); err != nil {
-				return err
-			}
+			addSecurity(ctx, e, views)
 		}
 		e.Print(views, func() { showProxies(views, reports, filter, time.Now(), e.Output) })
 		return nil
 	})
 }
 
+// sayUnread says why the count of versions by which proxies are behind ends early; nil: it
+// does not.
+func sayUnread(e *command.Env, unread error) {
+	if unread != nil {
+		fmt.Fprintf(e.Stderr, "Versions are counted only as far back as they can be read: %v\n", unread)
+	}
+}
+
 // viewProxies returns the selected streams; chain is the version chain, newest
-// first.
+// first. unread is why it could not be read as far as needed.
 func viewProxies(
 	reports *bus.Reports, f proxyFilter, chain iter.Seq2[*store.Manifest, error], now time.Time,
-) ([]proxyView, error) {
-	views := []proxyView{}
+) (views []proxyView, unread, err error) {
+	views = []proxyView{}
 	var known []string
 	for _, r := range reports.Frontends {
 		known = append(known, r.GetFrontend())
@@ -152,24 +163,21 @@ func viewProxies(
 	}
 	for _, name := range f.frontends {
 		if !slices.Contains(known, name) {
-			return nil, command.NotFound("frontend %q: does not answer; the frontends that do: %s", name,
+			return nil, nil, command.NotFound("frontend %q: does not answer; the frontends that do: %s", name,
 				cmp.Or(strings.Join(known, ", "), "none"))
 		}
 	}
-	views, err := f.byID(views, known)
-	if err != nil {
-		return nil, err
+	if views, err = f.byID(views, known); err != nil {
+		return nil, nil, err
 	}
-	if err := setLag(views, command.NewestHead(reports), chain, now); err != nil {
-		return nil, err
-	}
+	unread = setLag(views, command.NewestHead(reports), chain, now)
 	views = slices.DeleteFunc(views, func(v proxyView) bool {
 		return f.stale && v.Behind == nil || f.rejected && !v.rejects()
 	})
 	slices.SortStableFunc(views, func(a, b proxyView) int {
 		return cmp.Or(cmp.Compare(a.ID, b.ID), cmp.Compare(a.Frontend, b.Frontend))
 	})
-	return views, nil
+	return views, unread, nil
 }
 
 // byID returns the streams of the proxy with the id or, if there is none, of the

@@ -38,6 +38,8 @@ func showProxies(views []proxyView, reports *bus.Reports, f proxyFilter, now tim
 			v.show(now, out)
 			if v.Security != nil {
 				v.Security.show(out)
+			} else if v.SecurityError != "" {
+				out.Line("\nPorts and policies are not known: %s", v.SecurityError)
 			}
 		}
 	default:

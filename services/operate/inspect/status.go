@@ -3,6 +3,7 @@ package inspect
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -13,7 +14,6 @@ import (
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
 	snapshotv1 "meshlog.dev/proto/meshlog/snapshot/v1"
 	"meshlog.dev/services/internal/bus"
-	"meshlog.dev/services/mesh/problem"
 	"meshlog.dev/services/operate/command"
 	"meshlog.dev/store"
 )
@@ -32,21 +32,17 @@ type statusView struct {
 	Frontends   int               `json:"frontends"`
 	Behind      []string          `json:"behind,omitempty"` // frontends that serve an older version
 	Streams     uint32            `json:"streams"`
-	InSync      uint32            `json:"inSync"` // streams that have applied the head
+	InSync      uint32            `json:"inSync"`    // streams that have applied the head
+	Rejecting   int               `json:"rejecting"` // proxies that reject a resource
 	Identities  identityCounts    `json:"identities"`
+	Policies    policyCounts      `json:"policies"`
 	Roots       []rootCounts      `json:"roots,omitempty"` // absent: the mesh has no authority
 	Held        int               `json:"held"`            // by the guard
 	Quarantined int               `json:"quarantined"`
 	Errors      int               `json:"errors"` // diagnostics
 	Warnings    int               `json:"warnings"`
-	Wrong       []string          `json:"wrong"` // what needs attention
-}
-
-// identityCounts counts streams by the certificate that their connection shows.
-type identityCounts struct {
-	With    int `json:"with"`    // one that names an identity and has not ended
-	Without int `json:"without"` // none
-	Ended   int `json:"ended"`
+	Unknown     string            `json:"unknown,omitempty"` // why log and version chain, and what only they say, are not known
+	Wrong       []string          `json:"wrong"`             // what needs attention
 }
 
 type frozenKindsView struct {
@@ -63,7 +59,12 @@ func Status() *cobra.Command {
 		Use: "status", Short: "Show a one-page summary of the mesh", Args: command.Args(0, 0, ""),
 		Long: `Show a one-page summary of the mesh: which builder leads, which version is the
 newest, the state of the sources, how many proxies have applied the newest
-version, and what needs attention.
+version, how many have a certificate, which security policies hold, and what needs
+attention.
+
+A certificate ends soon if less than a quarter of its time is left and its holder has
+not renewed it: the connection that shows it began when it should have been renewed.
+Policies are AuthorizationPolicies, RequestAuthentications and PeerAuthentications.
 
 Exit code 0: nothing needs attention. 1: something does; the last lines name it.`,
 		Example: `  meshlog status --data data/
@@ -71,10 +72,13 @@ Exit code 0: nothing needs attention. 1: something does; the last lines name it.
 	}
 	return command.Live(cmd, func(ctx context.Context, e *command.Env, _ []string) error {
 		s, err := e.Sources(ctx)
-		if err != nil {
-			return err
+		var v *statusView
+		switch {
+		case err == nil:
+			v, err = status(ctx, s, time.Now())
+		case s != nil && len(s.Reports.Builders) > 0: // a builder may say why
+			v, err = withoutStreams(s.Reports, err), nil
 		}
-		v, err := status(ctx, s, time.Now())
 		if err != nil {
 			return err
 		}
@@ -116,6 +120,7 @@ func status(ctx context.Context, s *command.Sources, now time.Time) (*statusView
 	if err != nil {
 		return nil, err
 	}
+	v.rejections(proxies.Frontends)
 	v.identities(proxies.Frontends, now)
 	reports, err := s.Fleet.Reports(ctx, bus.Diagnostics)
 	if err != nil {
@@ -125,20 +130,18 @@ func status(ctx context.Context, s *command.Sources, now time.Time) (*statusView
 	for _, w := range reports.Watchers { // problems that no record on the log has
 		problems = append(problems, w.GetDiagnostics()...)
 	}
-	unenforced := 0
+	w, err := s.World()
+	if err != nil {
+		return nil, err
+	}
+	v.policies(w, problems)
 	for _, d := range problems {
-		if d.GetCode() == problem.Unenforced {
-			unenforced++
-		}
 		switch d.GetSeverity() {
 		case snapshotv1.Severity_SEVERITY_ERROR:
 			v.Errors++
 		case snapshotv1.Severity_SEVERITY_WARNING:
 			v.Warnings++
 		}
-	}
-	if unenforced > 0 {
-		v.wrong("%s not enforced by any proxy; `meshlog diagnostics` says what happens to requests", command.Plural(unenforced, "security policy is", "security policies are"))
 	}
 	if v.Errors > 0 {
 		v.wrong("%s in the configuration; `meshlog diagnostics` shows them", command.Plural(v.Errors, "error", "errors"))
@@ -150,6 +153,15 @@ func status(ctx context.Context, s *command.Sources, now time.Time) (*statusView
 		v.wrong("processes are missing here: %s", cut)
 	}
 	return v, nil
+}
+
+// withoutStreams returns what the reports alone say.
+func withoutStreams(r *bus.Reports, why error) *statusView {
+	v := &statusView{Wrong: []string{}, Unknown: why.Error()}
+	v.builders(r)
+	v.frontends(r, false)
+	v.wrong("sources, policies and holds are not known: %v", why)
+	return v
 }
 
 func (v *statusView) wrong(format string, args ...any) {
@@ -257,29 +269,38 @@ func (v *statusView) frontends(r *bus.Reports, fresh bool) {
 	slices.Sort(v.Behind)
 }
 
-// identities counts the streams with and without certificates. A certificate that has
-// ended needs attention: its holder has not renewed it, and peers refuse it. A stream
-// without one does not, because meshes without an authority have only such streams.
-func (v *statusView) identities(frontends []*reportv1.FrontendReport, now time.Time) {
+// rejections names the proxies that reject resources, also those for which no quarantine
+// is: secrets, above all of files that only the proxy can read, and filters of policies.
+func (v *statusView) rejections(frontends []*reportv1.FrontendReport) {
+	rejected := map[string]string{} // the first resource, by proxy
 	for _, f := range frontends {
 		if f.GetLeaving() {
 			continue
 		}
 		for _, p := range f.GetProxies() {
-			ends := command.Stamp(p.GetCertificateEnds().AsTime())
-			switch {
-			case p.GetIdentity() == "":
-				v.Identities.Without++
-			case !ends.IsZero() && !now.Before(ends):
-				v.Identities.Ended++
-			default:
-				v.Identities.With++
+			for _, t := range p.GetTypes() {
+				names := slices.Concat(t.GetNack().GetResources(), t.GetHeldBack())
+				if t.GetNack() == nil && len(names) == 0 {
+					continue
+				}
+				what := command.TypeName(t.GetTypeUrl())
+				if len(names) > 0 {
+					what += " " + names[0]
+				}
+				if rejected[p.GetId()] == "" {
+					rejected[p.GetId()] = what
+				}
 			}
 		}
 	}
-	if n := v.Identities.Ended; n > 0 {
-		v.wrong("%s a certificate that has ended; `meshlog certs` lists them", command.Plural(n, "stream shows", "streams show"))
+	if v.Rejecting = len(rejected); v.Rejecting == 0 {
+		return
 	}
+	var all []string
+	for _, id := range slices.Sorted(maps.Keys(rejected)) {
+		all = append(all, fmt.Sprintf("%s (%s)", id, rejected[id]))
+	}
+	v.wrong("%s resources: %s; `meshlog proxy-status --rejected` says why", command.Plural(len(all), "proxy rejects", "proxies reject"), command.Some(all))
 }
 
 func (v *statusView) show(now time.Time, out *command.Output) {
@@ -311,11 +332,17 @@ func (v *statusView) show(now time.Time, out *command.Output) {
 	} else {
 		row("version", true, "%s, published %s", v.Head, command.Since(v.Published, now))
 	}
+	if v.Unknown != "" {
+		row("frontends", v.Frontends > 0, "%d", v.Frontends)
+		out.Rows(&t)
+		out.Notes(v.Wrong)
+		return
+	}
 	row("sources", len(v.Frozen)+len(v.FrozenKinds) == 0, "%d%s%s", v.Sources, and(len(v.Frozen), "frozen"), and(len(v.FrozenKinds), "frozen in part"))
 	row("frontends", len(v.Behind) == 0 && v.Frontends > 0, "%d%s", v.Frontends, and(len(v.Behind), "behind"))
-	row("proxies", v.InSync >= v.Streams, "%d of %s in sync", v.InSync, command.Plural(int(v.Streams), "stream", "streams"))
-	row("identities", v.Identities.Ended == 0, "%s with a certificate, %d without%s",
-		command.Plural(v.Identities.With, "stream", "streams"), v.Identities.Without, and(v.Identities.Ended, "whose certificate has ended"))
+	row("proxies", v.InSync >= v.Streams && v.Rejecting == 0, "%d of %s in sync%s", v.InSync, command.Plural(int(v.Streams), "stream", "streams"), and(v.Rejecting, "with rejected resources"))
+	row("identities", v.Identities.Ended+v.Identities.EndsSoon == 0, "%s", v.Identities)
+	row("policies", len(v.Policies.NotEnforced) == 0, "%s", v.Policies)
 	row("roots", true, "%s", rootsLine(v.Roots))
 	row("held back", v.Held+v.Quarantined == 0, "%d by the guard, %d in quarantine", v.Held, v.Quarantined)
 	row("problems", v.Errors == 0, "%s, %s", command.Plural(v.Errors, "error", "errors"), command.Plural(v.Warnings, "warning", "warnings"))

@@ -108,8 +108,9 @@ func (c *strictCheck) add(was, is *index.PushContext, p *proxy.Proxy) {
 		return
 	}
 	before, modes := was.Read().PeerModes(p.Namespace, p.Labels), is.Read().PeerModes(p.Namespace, p.Labels)
-	for _, in := range index.Classify(is, p).LDS.Inbound.Ports() {
-		if in.Mode != index.PeerStrict {
+	class := index.Classify(is, p).LDS
+	for _, in := range class.Inbound.Ports() {
+		if in.Mode != index.PeerStrict || !listens(class, in) {
 			continue
 		}
 		if c.hypothetical && before.Of(in.Port) == index.PeerStrict {
@@ -141,6 +142,12 @@ func (c *strictCheck) add(was, is *index.PushContext, p *proxy.Proxy) {
 			of.addresses[net.JoinHostPort(ip.String(), strconv.FormatUint(uint64(in.Port), 10))] = p.ID
 		}
 	}
+}
+
+// listens reports whether a sidecar listens on a port of its workload: without redirection
+// it does so only where a service has the port (MTLS-13).
+func listens(class index.LDSClass, in index.InboundPort) bool {
+	return !class.Bind || in.Service != (index.ServiceID{})
 }
 
 // keyName returns the name of an object without its source.

@@ -160,7 +160,9 @@ func (w *wait) view(ctx context.Context, e *command.Env) (waitView, error) {
 	if err != nil {
 		return v, err
 	}
-	v.Lagging, err = viewProxies(reports, proxyFilter{}, chain.History(ctx), time.Now())
+	var unread error
+	v.Lagging, unread, err = viewProxies(reports, proxyFilter{}, chain.History(ctx), time.Now())
+	sayUnread(e, unread)
 	v.Lagging = slices.DeleteFunc(v.Lagging, func(p proxyView) bool {
 		return !p.Version.IsZero() && !p.Version.Less(w.Published)
 	})

@@ -222,7 +222,7 @@ func (a *agent) stream(ctx context.Context) error {
 	}
 	// Frontends know proxies by their ids, so the agent has one of its own.
 	envoy := node.GetId()
-	node.Id += "~agent"
+	node.Id += proxy.AgentSuffix
 	node.UserAgentName = "meshlog-agent"
 	if a.names != nil {
 		node.GetMetadata().GetFields()[proxy.NamesField] = structpb.NewStringValue("true")

@@ -72,7 +72,7 @@ func Run(ctx context.Context, o Options) error {
 	o.Process.Admin.Register(process.FileMetric("builder", file))
 	o.Process.Admin.Register(bus.ConnMetrics("builder", nc)...)
 	keep := &keeper{o: &o, nc: nc, log: log}
-	chain, err := bus.Retry(ctx, log, keep.open)
+	chain, err := (&opening{o: &o, nc: nc, log: log}).run(ctx, keep.open)
 	if err != nil {
 		return err
 	}

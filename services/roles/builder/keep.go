@@ -36,7 +36,9 @@ type keeper struct {
 
 // open creates missing streams, opens the log as k.events, and returns the chain.
 func (k *keeper) open(ctx context.Context) (*natsfeed.Feed, error) {
-	if _, _, err := k.ensure(ctx); err != nil {
+	one, cancel := context.WithTimeout(ctx, ensureWithin)
+	_, _, err := k.ensure(one)
+	if cancel(); err != nil {
 		return nil, err
 	}
 	chain, err := natsfeed.Open(ctx, k.nc, natsfeed.Options{Domain: k.o.Domain})

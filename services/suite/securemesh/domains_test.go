@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"meshlog.dev/deploy/testkit/certtest"
+	"meshlog.dev/services/roles/up"
 )
 
 // ofMesh are the documents of a mesh with a workload, and with that of another mesh which it
@@ -65,8 +66,11 @@ func TestTwoMeshes(t *testing.T) {
 	t.Parallel()
 	const one, two = "cluster.local", "two.example"
 	webPort, cartPort, toCart, toWeb := port(t), port(t), port(t), port(t)
-	a := startOf(t, one, fmt.Sprintf(ofMesh, "web", "127.0.0.2", webPort, "cart", "127.0.0.3", cartPort, toCart, two))
-	b := startOf(t, two, fmt.Sprintf(ofMesh, "cart", "127.0.0.3", cartPort, "web", "127.0.0.2", webPort, toWeb, one))
+	of := func(domain string) func(*mesh, *up.Settings) {
+		return func(_ *mesh, s *up.Settings) { s.Authority.TrustDomain = domain }
+	}
+	a := start(t, fmt.Sprintf(ofMesh, "web", "127.0.0.2", webPort, "cart", "127.0.0.3", cartPort, toCart, two), of(one))
+	b := start(t, fmt.Sprintf(ofMesh, "cart", "127.0.0.3", cartPort, "web", "127.0.0.2", webPort, toWeb, one), of(two))
 	says := func(w http.ResponseWriter, r *http.Request) {
 		_, _ = w.Write([]byte(r.Header.Get("x-forwarded-client-cert"))) // the client looks at the status
 	}

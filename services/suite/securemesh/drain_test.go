@@ -35,7 +35,7 @@ func standing(w *workload, made *int) *http.Client {
 func TestDrain(t *testing.T) {
 	t.Parallel()
 	service, backend := port(t), port(t)
-	m := start(t, fmt.Sprintf(documents, service, backend))
+	m := start(t, fmt.Sprintf(documents, service, backend), nil)
 	serveCart(t, backend)
 	cart, web := m.workload("cart", "127.0.0.3", m.xds, nil), m.workload("web", "127.0.0.2", m.xds, nil)
 	for _, w := range []*workload{cart, web} {

@@ -37,7 +37,7 @@ spec:
 // stream, and answers them. A change reaches it; its Envoy gets none. After a restart with a
 // state directory it answers while no frontend can be reached.
 func TestNames(t *testing.T) {
-	m := start(t, fmt.Sprintf(named, "10.99.0.2"))
+	m := start(t, fmt.Sprintf(named, "10.99.0.2"), nil)
 	state := filepath.Join(m.dir, "state")
 	listen := at("127.0.0.2", port(t)) // UDP ports of 127.0.0.1 are anybody's
 	set := func(s *agent.Settings) {

@@ -55,22 +55,21 @@ type mesh struct {
 	xds, ca string
 }
 
-// start runs a mesh that serves these documents.
-func start(t *testing.T, documents string) *mesh { return startOf(t, "cluster.local", documents) }
-
-// startOf runs a mesh of a trust domain.
-func startOf(t *testing.T, domain, documents string) *mesh {
-	t.Helper()
+// start runs a mesh that serves these documents. set changes its settings; nil: it does not.
+func start(t *testing.T, documents string, set func(*mesh, *up.Settings)) *mesh {
 	m := &mesh{T: t, dir: t.TempDir(), config: t.TempDir()}
 	m.data = filepath.Join(m.dir, "data")
 	certtest.WriteFile(t, m.config, "mesh.yaml", []byte(documents))
 	servers := certtest.NewCA("servers")
 	m.servers = certtest.WriteFile(t, m.dir, "servers.pem", servers.PEM())
 	s := up.DefaultSettings()
-	s.Config, s.Data, s.CA, s.Authority.TrustDomain = m.config, m.data, true, domain
+	s.Config, s.Data, s.CA = m.config, m.data, true
 	s.Authority.Listen, s.Authority.MaxTTL, s.Authority.InsecureKeyFile = "127.0.0.1:0", time.Minute, true
 	s.Frontend.Listen, s.Frontend.TLSListen, s.Frontend.MeshClients = "", "127.0.0.1:0", true
 	s.Frontend.TLS.Cert, s.Frontend.TLS.Key = servers.Server("xds", time.Now().Add(time.Hour)).Write(t, m.dir, "xds")
+	if set != nil {
+		set(m, s)
+	}
 	must(t, s.Check())
 	lines, _ := m.run(func(ctx context.Context, p *process.Process) error { return up.Run(ctx, p, s) })
 	m.xds = lines.Wait(t, "up", "xds-tls")
@@ -102,12 +101,21 @@ func (m *mesh) run(run func(context.Context, *process.Process) error) (lines ope
 // meshlog runs a command and returns what it prints.
 func (m *mesh) meshlog(args ...string) string {
 	m.Helper()
+	out, err := m.try(args...)
+	must(m.T, err)
+	return out
+}
+
+// try is meshlog for a command that may fail.
+func (m *mesh) try(args ...string) (string, error) {
 	var out bytes.Buffer
 	cmd := cli.New()
+	cmd.SilenceErrors, cmd.SilenceUsage = true, true
 	cmd.SetOut(&out)
+	cmd.SetErr(io.Discard)
 	cmd.SetArgs(append(args, "--data", m.data))
-	must(m.T, cmd.ExecuteContext(m.Context()))
-	return out.String()
+	err := cmd.ExecuteContext(m.Context())
+	return out.String(), err
 }
 
 // workload is an agent with its Envoy.

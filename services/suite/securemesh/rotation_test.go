@@ -51,7 +51,7 @@ var untilRemoved = flag.Bool("removed", false, "go on until the root before is r
 func pair(t *testing.T, set func(m *mesh, name string, s *agent.Settings)) (m *mesh, cart, web *workload, service int, url string) {
 	t.Helper()
 	service, backend := port(t), port(t)
-	m = start(t, fmt.Sprintf(documents, service, backend))
+	m = start(t, fmt.Sprintf(documents, service, backend), nil)
 	serveCart(t, backend)
 	of := func(name, ip string) *workload {
 		return m.workload(name, ip, m.xds, func(s *agent.Settings) { set(m, name, s) })

@@ -95,7 +95,7 @@ func (s *server) certificate() (*x509.Certificate, error) {
 // the mesh. It is renewed without a restart, while the Envoy stays connected, and is there
 // after a restart without a token. Its key is on no disk in clear, and it is no client's.
 func TestServing(t *testing.T) {
-	m := start(t, "")
+	m := start(t, "", nil)
 	f := m.server()
 	f.run()
 	f.lines.Wait(t, "serving", "version")

@@ -1030,10 +1030,14 @@ type ProxyReport struct {
 	CertificateEnds   *timestamppb.Timestamp `protobuf:"bytes,15,opt,name=certificate_ends,json=certificateEnds,proto3" json:"certificate_ends,omitempty"`
 	// The client gets the roots of the mesh, and which it has applied: the SHA-256 of
 	// each certificate, sorted.
-	GetsRoots     bool     `protobuf:"varint,16,opt,name=gets_roots,json=getsRoots,proto3" json:"gets_roots,omitempty"`
-	Roots         [][]byte `protobuf:"bytes,17,rep,name=roots,proto3" json:"roots,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	GetsRoots bool     `protobuf:"varint,16,opt,name=gets_roots,json=getsRoots,proto3" json:"gets_roots,omitempty"`
+	Roots     [][]byte `protobuf:"bytes,17,rep,name=roots,proto3" json:"roots,omitempty"`
+	// Begin of the certificate, and when the connection began that shows it: the client
+	// may have got another one since.
+	CertificateBegins *timestamppb.Timestamp `protobuf:"bytes,18,opt,name=certificate_begins,json=certificateBegins,proto3" json:"certificate_begins,omitempty"`
+	CertificateShown  *timestamppb.Timestamp `protobuf:"bytes,19,opt,name=certificate_shown,json=certificateShown,proto3" json:"certificate_shown,omitempty"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
 }
 
 func (x *ProxyReport) Reset() {
@@ -1181,6 +1185,20 @@ func (x *ProxyReport) GetGetsRoots() bool {
 func (x *ProxyReport) GetRoots() [][]byte {
 	if x != nil {
 		return x.Roots
+	}
+	return nil
+}
+
+func (x *ProxyReport) GetCertificateBegins() *timestamppb.Timestamp {
+	if x != nil {
+		return x.CertificateBegins
+	}
+	return nil
+}
+
+func (x *ProxyReport) GetCertificateShown() *timestamppb.Timestamp {
+	if x != nil {
+		return x.CertificateShown
 	}
 	return nil
 }
@@ -3382,7 +3400,7 @@ const file_meshlog_report_v1_report_proto_rawDesc = "" +
 	"\x03own\x18\x01 \x01(\v2\x1c.meshlog.snapshot.v1.VersionR\x03own\x12\x19\n" +
 	"\bown_root\x18\x02 \x01(\fR\aownRoot\x120\n" +
 	"\x04head\x18\x03 \x01(\v2\x1c.meshlog.snapshot.v1.VersionR\x04head\x12\x1b\n" +
-	"\thead_root\x18\x04 \x01(\fR\bheadRoot\"\xc1\x04\n" +
+	"\thead_root\x18\x04 \x01(\fR\bheadRoot\"\xd5\x05\n" +
 	"\vProxyReport\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +
 	"\acluster\x18\x02 \x01(\tR\acluster\x12\x12\n" +
@@ -3403,7 +3421,9 @@ const file_meshlog_report_v1_report_proto_rawDesc = "" +
 	"\x10certificate_ends\x18\x0f \x01(\v2\x1a.google.protobuf.TimestampR\x0fcertificateEnds\x12\x1d\n" +
 	"\n" +
 	"gets_roots\x18\x10 \x01(\bR\tgetsRoots\x12\x14\n" +
-	"\x05roots\x18\x11 \x03(\fR\x05roots\"\xd2\x04\n" +
+	"\x05roots\x18\x11 \x03(\fR\x05roots\x12I\n" +
+	"\x12certificate_begins\x18\x12 \x01(\v2\x1a.google.protobuf.TimestampR\x11certificateBegins\x12G\n" +
+	"\x11certificate_shown\x18\x13 \x01(\v2\x1a.google.protobuf.TimestampR\x10certificateShown\"\xd2\x04\n" +
 	"\n" +
 	"TypeReport\x12\x19\n" +
 	"\btype_url\x18\x01 \x01(\tR\atypeUrl\x120\n" +
@@ -3669,54 +3689,56 @@ var file_meshlog_report_v1_report_proto_depIdxs = []int32{
 	39, // 17: meshlog.report.v1.ProxyReport.connected_since:type_name -> google.protobuf.Timestamp
 	13, // 18: meshlog.report.v1.ProxyReport.types:type_name -> meshlog.report.v1.TypeReport
 	39, // 19: meshlog.report.v1.ProxyReport.certificate_ends:type_name -> google.protobuf.Timestamp
-	38, // 20: meshlog.report.v1.TypeReport.sent:type_name -> meshlog.snapshot.v1.Version
-	38, // 21: meshlog.report.v1.TypeReport.acked:type_name -> meshlog.snapshot.v1.Version
-	39, // 22: meshlog.report.v1.TypeReport.sent_time:type_name -> google.protobuf.Timestamp
-	39, // 23: meshlog.report.v1.TypeReport.acked_time:type_name -> google.protobuf.Timestamp
-	14, // 24: meshlog.report.v1.TypeReport.nack:type_name -> meshlog.report.v1.Nack
-	39, // 25: meshlog.report.v1.TypeReport.unanswered:type_name -> google.protobuf.Timestamp
-	39, // 26: meshlog.report.v1.Nack.time:type_name -> google.protobuf.Timestamp
-	39, // 27: meshlog.report.v1.WatcherReport.time:type_name -> google.protobuf.Timestamp
-	40, // 28: meshlog.report.v1.WatcherReport.diagnostics:type_name -> meshlog.snapshot.v1.Diagnostic
-	39, // 29: meshlog.report.v1.WatcherReport.listed:type_name -> google.protobuf.Timestamp
-	39, // 30: meshlog.report.v1.WatcherReport.changed:type_name -> google.protobuf.Timestamp
-	39, // 31: meshlog.report.v1.WatcherReport.down:type_name -> google.protobuf.Timestamp
-	39, // 32: meshlog.report.v1.BuilderReport.time:type_name -> google.protobuf.Timestamp
-	38, // 33: meshlog.report.v1.BuilderReport.position:type_name -> meshlog.snapshot.v1.Version
-	38, // 34: meshlog.report.v1.BuilderReport.head:type_name -> meshlog.snapshot.v1.Version
-	22, // 35: meshlog.report.v1.BuilderReport.timings:type_name -> meshlog.report.v1.StageTiming
-	21, // 36: meshlog.report.v1.BuilderReport.holds:type_name -> meshlog.report.v1.Hold
-	40, // 37: meshlog.report.v1.BuilderReport.diagnostics:type_name -> meshlog.snapshot.v1.Diagnostic
-	20, // 38: meshlog.report.v1.BuilderReport.quarantines:type_name -> meshlog.report.v1.Quarantine
-	19, // 39: meshlog.report.v1.BuilderReport.peers:type_name -> meshlog.report.v1.Peer
-	18, // 40: meshlog.report.v1.BuilderReport.frozen:type_name -> meshlog.report.v1.FrozenKind
-	39, // 41: meshlog.report.v1.BuilderReport.away:type_name -> google.protobuf.Timestamp
-	17, // 42: meshlog.report.v1.BuilderReport.log_shares:type_name -> meshlog.report.v1.LogShare
-	39, // 43: meshlog.report.v1.Peer.heard:type_name -> google.protobuf.Timestamp
-	39, // 44: meshlog.report.v1.Quarantine.since:type_name -> google.protobuf.Timestamp
-	38, // 45: meshlog.report.v1.StageTiming.version:type_name -> meshlog.snapshot.v1.Version
-	39, // 46: meshlog.report.v1.StageTiming.observed:type_name -> google.protobuf.Timestamp
-	39, // 47: meshlog.report.v1.StageTiming.logged:type_name -> google.protobuf.Timestamp
-	39, // 48: meshlog.report.v1.StageTiming.read:type_name -> google.protobuf.Timestamp
-	39, // 49: meshlog.report.v1.StageTiming.due:type_name -> google.protobuf.Timestamp
-	39, // 50: meshlog.report.v1.StageTiming.built:type_name -> google.protobuf.Timestamp
-	39, // 51: meshlog.report.v1.StageTiming.published:type_name -> google.protobuf.Timestamp
-	12, // 52: meshlog.report.v1.ProxyReply.report:type_name -> meshlog.report.v1.ProxyReport
-	38, // 53: meshlog.report.v1.ProxyReply.version:type_name -> meshlog.snapshot.v1.Version
-	31, // 54: meshlog.report.v1.ProxyReply.types:type_name -> meshlog.report.v1.TypeContent
-	30, // 55: meshlog.report.v1.DrainReply.agents:type_name -> meshlog.report.v1.DrainingAgent
-	39, // 56: meshlog.report.v1.DrainingAgent.until:type_name -> google.protobuf.Timestamp
-	32, // 57: meshlog.report.v1.TypeContent.resources:type_name -> meshlog.report.v1.ResourceContent
-	0,  // 58: meshlog.report.v1.AuthorityRequest.action:type_name -> meshlog.report.v1.AuthorityAction
-	35, // 59: meshlog.report.v1.AuthorityReply.roots:type_name -> meshlog.report.v1.AuthorityRoot
-	39, // 60: meshlog.report.v1.AuthorityRoot.since:type_name -> google.protobuf.Timestamp
-	39, // 61: meshlog.report.v1.AuthorityRoot.ends:type_name -> google.protobuf.Timestamp
-	39, // 62: meshlog.report.v1.AuthorityRoot.last_ends:type_name -> google.protobuf.Timestamp
-	63, // [63:63] is the sub-list for method output_type
-	63, // [63:63] is the sub-list for method input_type
-	63, // [63:63] is the sub-list for extension type_name
-	63, // [63:63] is the sub-list for extension extendee
-	0,  // [0:63] is the sub-list for field type_name
+	39, // 20: meshlog.report.v1.ProxyReport.certificate_begins:type_name -> google.protobuf.Timestamp
+	39, // 21: meshlog.report.v1.ProxyReport.certificate_shown:type_name -> google.protobuf.Timestamp
+	38, // 22: meshlog.report.v1.TypeReport.sent:type_name -> meshlog.snapshot.v1.Version
+	38, // 23: meshlog.report.v1.TypeReport.acked:type_name -> meshlog.snapshot.v1.Version
+	39, // 24: meshlog.report.v1.TypeReport.sent_time:type_name -> google.protobuf.Timestamp
+	39, // 25: meshlog.report.v1.TypeReport.acked_time:type_name -> google.protobuf.Timestamp
+	14, // 26: meshlog.report.v1.TypeReport.nack:type_name -> meshlog.report.v1.Nack
+	39, // 27: meshlog.report.v1.TypeReport.unanswered:type_name -> google.protobuf.Timestamp
+	39, // 28: meshlog.report.v1.Nack.time:type_name -> google.protobuf.Timestamp
+	39, // 29: meshlog.report.v1.WatcherReport.time:type_name -> google.protobuf.Timestamp
+	40, // 30: meshlog.report.v1.WatcherReport.diagnostics:type_name -> meshlog.snapshot.v1.Diagnostic
+	39, // 31: meshlog.report.v1.WatcherReport.listed:type_name -> google.protobuf.Timestamp
+	39, // 32: meshlog.report.v1.WatcherReport.changed:type_name -> google.protobuf.Timestamp
+	39, // 33: meshlog.report.v1.WatcherReport.down:type_name -> google.protobuf.Timestamp
+	39, // 34: meshlog.report.v1.BuilderReport.time:type_name -> google.protobuf.Timestamp
+	38, // 35: meshlog.report.v1.BuilderReport.position:type_name -> meshlog.snapshot.v1.Version
+	38, // 36: meshlog.report.v1.BuilderReport.head:type_name -> meshlog.snapshot.v1.Version
+	22, // 37: meshlog.report.v1.BuilderReport.timings:type_name -> meshlog.report.v1.StageTiming
+	21, // 38: meshlog.report.v1.BuilderReport.holds:type_name -> meshlog.report.v1.Hold
+	40, // 39: meshlog.report.v1.BuilderReport.diagnostics:type_name -> meshlog.snapshot.v1.Diagnostic
+	20, // 40: meshlog.report.v1.BuilderReport.quarantines:type_name -> meshlog.report.v1.Quarantine
+	19, // 41: meshlog.report.v1.BuilderReport.peers:type_name -> meshlog.report.v1.Peer
+	18, // 42: meshlog.report.v1.BuilderReport.frozen:type_name -> meshlog.report.v1.FrozenKind
+	39, // 43: meshlog.report.v1.BuilderReport.away:type_name -> google.protobuf.Timestamp
+	17, // 44: meshlog.report.v1.BuilderReport.log_shares:type_name -> meshlog.report.v1.LogShare
+	39, // 45: meshlog.report.v1.Peer.heard:type_name -> google.protobuf.Timestamp
+	39, // 46: meshlog.report.v1.Quarantine.since:type_name -> google.protobuf.Timestamp
+	38, // 47: meshlog.report.v1.StageTiming.version:type_name -> meshlog.snapshot.v1.Version
+	39, // 48: meshlog.report.v1.StageTiming.observed:type_name -> google.protobuf.Timestamp
+	39, // 49: meshlog.report.v1.StageTiming.logged:type_name -> google.protobuf.Timestamp
+	39, // 50: meshlog.report.v1.StageTiming.read:type_name -> google.protobuf.Timestamp
+	39, // 51: meshlog.report.v1.StageTiming.due:type_name -> google.protobuf.Timestamp
+	39, // 52: meshlog.report.v1.StageTiming.built:type_name -> google.protobuf.Timestamp
+	39, // 53: meshlog.report.v1.StageTiming.published:type_name -> google.protobuf.Timestamp
+	12, // 54: meshlog.report.v1.ProxyReply.report:type_name -> meshlog.report.v1.ProxyReport
+	38, // 55: meshlog.report.v1.ProxyReply.version:type_name -> meshlog.snapshot.v1.Version
+	31, // 56: meshlog.report.v1.ProxyReply.types:type_name -> meshlog.report.v1.TypeContent
+	30, // 57: meshlog.report.v1.DrainReply.agents:type_name -> meshlog.report.v1.DrainingAgent
+	39, // 58: meshlog.report.v1.DrainingAgent.until:type_name -> google.protobuf.Timestamp
+	32, // 59: meshlog.report.v1.TypeContent.resources:type_name -> meshlog.report.v1.ResourceContent
+	0,  // 60: meshlog.report.v1.AuthorityRequest.action:type_name -> meshlog.report.v1.AuthorityAction
+	35, // 61: meshlog.report.v1.AuthorityReply.roots:type_name -> meshlog.report.v1.AuthorityRoot
+	39, // 62: meshlog.report.v1.AuthorityRoot.since:type_name -> google.protobuf.Timestamp
+	39, // 63: meshlog.report.v1.AuthorityRoot.ends:type_name -> google.protobuf.Timestamp
+	39, // 64: meshlog.report.v1.AuthorityRoot.last_ends:type_name -> google.protobuf.Timestamp
+	65, // [65:65] is the sub-list for method output_type
+	65, // [65:65] is the sub-list for method input_type
+	65, // [65:65] is the sub-list for extension type_name
+	65, // [65:65] is the sub-list for extension extendee
+	0,  // [0:65] is the sub-list for field type_name
 }
 
 func init() { file_meshlog_report_v1_report_proto_init() }

@@ -96,7 +96,7 @@ func SourceRuleKinds(p *configv1.MeshPolicy, known func(glob string) bool) []pro
 	for i, r := range p.GetSourceRules() {
 		for j, k := range r.GetKinds() {
 			if k != "" && !known(k) {
-				c.warnf(root.field("source_rules").item(i).field("kinds").item(j), "write it as documents do, such as VirtualService; KubernetesGateway is the one of the Gateway API", "meshlog knows no kind %q", k)
+				c.warnf(root.field("sourceRules").item(i).field("kinds").item(j), "write it as documents do, such as VirtualService; KubernetesGateway is the one of the Gateway API", "meshlog knows no kind %q", k)
 			}
 		}
 	}
@@ -128,39 +128,39 @@ func MeshPolicy(m proto.Message) []problem.Diagnostic {
 	c := checker{}
 	seen := map[string]bool{}
 	for i, s := range p.GetSourcePriority() {
-		at := root.field("source_priority").item(i)
+		at := root.field("sourcePriority").item(i)
 		c.errorIf(!first(seen, s), at, "name each source once, the preferred one first", "source %q is there twice", s)
 		if !slices.Contains(sources, s) {
 			c.warnf(at, "use "+strings.Join(sources, ", "), "meshlog has no source %q", s)
 		}
 	}
-	c.orZero(root.field("max_connection_duration"), p.GetMaxConnectionDuration())
+	c.orZero(root.field("maxConnectionDuration"), p.GetMaxConnectionDuration())
 	when := p.GetGatewayCertificates()
-	c.errorIf(when != "" && when != "onDemand", root.field("gateway_certificates"), "write onDemand, or leave it out", "meshlog knows no %q", when)
+	c.errorIf(when != "" && when != "onDemand", root.field("gatewayCertificates"), "write onDemand, or leave it out", "meshlog knows no %q", when)
 	required := map[string]bool{}
 	for i, r := range p.GetRequiredSources() {
-		at := root.field("required_sources").item(i)
+		at := root.field("requiredSources").item(i)
 		shard := r.GetSource() + "/" + r.GetInstance()
 		c.errorIf(r.GetSource() == "" || r.GetInstance() == "", at, "write both, like {source: file, instance: default}", "source or instance is missing")
 		c.errorIf(!first(required, shard), at, "name each source instance once", isTwice, shard)
 	}
 	for i, r := range p.GetSourceRules() {
-		c.sourceRule(root.field("source_rules").item(i), r)
+		c.sourceRule(root.field("sourceRules").item(i), r)
 	}
 	if n := p.GetGuard().GetMaxLossPercent(); n > 100 {
-		c.errorf(root.field("guard.max_loss_percent"), "use 1 to 100; 0 means the default of 30", "%d is more than 100 percent", n)
+		c.errorf(root.field("guard.maxLossPercent"), "use 1 to 100; 0 means the default of 30", "%d is more than 100 percent", n)
 	}
 	if ns := p.GetRootNamespace(); ns != "" {
-		c.namespace(root.field("root_namespace"), ns)
+		c.namespace(root.field("rootNamespace"), ns)
 	}
 	namespaces := map[string]bool{}
 	for i, ns := range p.GetRawResources() {
-		at := root.field("raw_resources").item(i)
+		at := root.field("rawResources").item(i)
 		c.namespace(at, ns)
 		c.errorIf(!first(namespaces, ns), at, "name each namespace once", isTwice, ns)
 	}
 	if d := p.GetDomainSuffix(); d != "" {
-		c.errorIf(!subdomain.MatchString(d), root.field("domain_suffix"), "write it like cluster.local", "%q is not a DNS domain", d)
+		c.errorIf(!subdomain.MatchString(d), root.field("domainSuffix"), "write it like cluster.local", "%q is not a DNS domain", d)
 	}
 	return c.result()
 }
