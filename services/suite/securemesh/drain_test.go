@@ -10,8 +10,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"meshlog.dev/services/operate/cli"
 )
 
 // standing returns a client with the certificate of a workload, which keeps one connection
@@ -93,10 +91,7 @@ func TestDrain(t *testing.T) {
 		"edge-1":      "no agent of proxy",
 		id + "~agent": "no agent of proxy",
 	} {
-		cmd := cli.New()
-		cmd.SilenceErrors, cmd.SilenceUsage = true, true
-		cmd.SetArgs([]string{"drain", proxy, "--data", m.data})
-		err := cmd.ExecuteContext(t.Context())
+		_, err := m.try("drain", proxy)
 		var coded interface{ ExitCode() int }
 		if err == nil || !strings.Contains(err.Error(), want) || !errors.As(err, &coded) || coded.ExitCode() != 3 {
 			t.Errorf("drain %s: %v, want an error with %q and exit code 3", proxy, err, want)

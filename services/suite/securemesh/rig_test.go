@@ -75,7 +75,12 @@ func start(t *testing.T, documents string, set func(*mesh, *up.Settings)) *mesh 
 	m.xds = lines.Wait(t, "up", "xds-tls")
 	m.ca = lines.Wait(t, "serving certificates", "port")
 	lines.Wait(t, "serving", "version")
-	m.roots = certtest.WriteFile(t, m.dir, "root.pem", []byte(m.meshlog("ca", "roots")))
+	var roots string
+	m.until("a version with the roots", time.Minute, func() (err error) {
+		roots, err = m.try("ca", "roots")
+		return err
+	})
+	m.roots = certtest.WriteFile(t, m.dir, "root.pem", []byte(roots))
 	return m
 }
 
@@ -101,9 +106,9 @@ func (m *mesh) run(run func(context.Context, *process.Process) error) (lines ope
 // meshlog runs a command and returns what it prints.
 func (m *mesh) meshlog(args ...string) string {
 	m.Helper()
-	out, err := m.try(args...)
+	said, err := m.try(args...)
 	must(m.T, err)
-	return out
+	return said
 }
 
 // try is meshlog for a command that may fail.
