@@ -160,6 +160,10 @@ type ECDSClass struct {
 	// Services is the scope in which the proxy finds the authorizers of CUSTOM policies;
 	// empty without such a policy too.
 	Services string `json:",omitempty"`
+	// Fetches: the proxy fetches keys of token issuers, from clusters of this scope
+	// (POL-13).
+	Fetches bool  `json:",omitempty"`
+	Scope   Scope `json:",omitzero"` // Services, Rules
 	// PrincipalNames: the proxy does not have the matcher of verified certificates
 	// (proxy.MTLSAuthenticated), so rules use the one for names of principals (POL-4).
 	PrincipalNames bool `json:",omitempty"`

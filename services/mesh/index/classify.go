@@ -103,6 +103,9 @@ func (c *ProxyClass) setPolicies(pc *PushContext, p *proxy.Proxy, client Client)
 	}
 	all, authorization := pc.policies.selected(pc.settings, p)
 	c.ECDS, c.LDS.Policies = pc.policiesIn(client, p.Namespace, all), authorization
+	if c.ECDS.Fetches {
+		c.ECDS.Scope = c.CDS.Scope
+	}
 	c.ECDS.PrincipalNames, c.LDS.PrincipalNames = p.PrincipalNames && all != "", p.PrincipalNames && authorization != ""
 }
 
@@ -115,6 +118,10 @@ func (pc *PushContext) policiesIn(client Client, namespace string, selected Sele
 	c := ECDSClass{Client: client, Namespace: namespace, Selected: selected}
 	if pc.policies.ask(selected) {
 		c.Services = scopeOf(pc.services.scopes, namespace)
+	}
+	if pc.policies.fetch(selected) {
+		c.Fetches = true
+		c.Scope = Scope{Services: scopeOf(pc.services.scopes, namespace), Rules: scopeOf(pc.rules.scopes, namespace)}
 	}
 	return c
 }
@@ -206,7 +213,7 @@ func (pc *PushContext) Classes() []ProxyClass {
 	for group, policies := range pc.policies.bySelector.All() {
 		for _, ns := range pc.homesOf(group, policies) {
 			home := ""
-			if asks(policies) {
+			if asks(policies) || fetches(policies) {
 				home = ns
 			}
 			for _, client := range []Client{ClientRouter, ClientSidecar} {
