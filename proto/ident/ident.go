@@ -115,6 +115,10 @@ const Closed = "type.googleapis.com/meshlog.registry.v1.Closed"
 // enforce (registry.v1.DryRun).
 const DryRun = "type.googleapis.com/meshlog.registry.v1.DryRun"
 
+// ProxyKeys is the type URL of a RequestAuthentication the keys of whose issuers proxies
+// fetch themselves (registry.v1.ProxyKeys).
+const ProxyKeys = "type.googleapis.com/meshlog.registry.v1.ProxyKeys"
+
 // Value is the value of an object as its source gave it: a protobuf type URL and
 // bytes, which are hashed and kept but never marshalled again.
 type Value struct {

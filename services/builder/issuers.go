@@ -6,10 +6,10 @@ import (
 	"strings"
 
 	"google.golang.org/protobuf/proto"
-	security "istio.io/api/security/v1beta1"
 
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
 	"meshlog.dev/services/mesh/jwks"
+	"meshlog.dev/services/mesh/kind"
 	"meshlog.dev/services/mesh/world"
 )
 
@@ -58,7 +58,10 @@ type named struct {
 func issuersOf(w *world.World) *reportv1.Issuers {
 	by := map[jwks.Issuer]string{}
 	for o := range w.Objects("RequestAuthentication") {
-		m, _ := o.Message.(*security.RequestAuthentication) // nil: a value that could not be read
+		m, byProxies, _ := kind.RequestAuthentication(o.Message) // nil: a value that could not be read
+		if byProxies {
+			continue // POL-13
+		}
 		for _, rule := range m.GetJwtRules() {
 			i := jwks.Issuer{Issuer: rule.GetIssuer(), URI: rule.GetJwksUri()}
 			if _, known := by[i]; !known && rule.GetJwks() == "" {

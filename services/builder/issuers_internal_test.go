@@ -14,6 +14,7 @@ import (
 
 // POL-12: the builder offers each issuer that a policy names and whose keys the policy does
 // not have itself, once, and the key sets that no policy names any more.
+// POL-13: it does not offer those whose keys proxies fetch, unless another policy names them.
 func TestIssuersOf(t *testing.T) {
 	const policies = `apiVersion: security.istio.io/v1
 kind: RequestAuthentication
@@ -31,10 +32,19 @@ spec:
   jwtRules:
   - {issuer: https://one.example}
   - {issuer: https://two.example, jwksUri: https://two.example/others}
+---
+apiVersion: security.istio.io/v1
+kind: RequestAuthentication
+metadata: {name: proxies, namespace: shop, annotations: {meshlog.dev/jwks: envoy}}
+spec:
+  jwtRules:
+  - {issuer: https://two.example, jwksUri: https://two.example/others}
+  - {issuer: https://three.example, jwksUri: https://three.example/keys}
 `
 	one := jwks.Issuer{Issuer: "https://one.example"}
 	set := func(name string) Change { return Object("Jwks", "", name, &registryv1.Jwks{}) }
-	i := issuersOf(World(t, append(YAML(t, policies), set(one.ObjectName()), set("old"))...))
+	three := jwks.Issuer{Issuer: "https://three.example", URI: "https://three.example/keys"}
+	i := issuersOf(World(t, append(YAML(t, policies), set(one.ObjectName()), set("old"), set(three.ObjectName()))...))
 	var got []string
 	for _, i := range i.GetIssuers() {
 		if !strings.HasPrefix(i.GetNamedBy(), "shop/") {
@@ -43,7 +53,7 @@ spec:
 		got = append(got, strings.TrimSpace(i.GetIssuer()+" "+i.GetJwksUri()))
 	}
 	want := []string{"https://one.example", "https://two.example https://two.example/keys", "https://two.example https://two.example/others"}
-	if slices.Sort(got); !slices.Equal(got, want) || i.GetLeftOut() != 0 || !slices.Equal(i.GetUnnamed(), []string{"old"}) {
+	if slices.Sort(got); !slices.Equal(got, want) || i.GetLeftOut() != 0 || !slices.Equal(slices.Sorted(slices.Values(i.GetUnnamed())), slices.Sorted(slices.Values([]string{"old", three.ObjectName()}))) {
 		t.Errorf("issuers %q, %d left out, not named any more %q", got, i.GetLeftOut(), i.GetUnnamed())
 	}
 }

@@ -88,8 +88,8 @@ type LDSClass struct {
 	// Bind: nothing redirects the sidecar's connections (INTERCEPTION_MODE NONE),
 	// so its listeners bind ports of their own (LSN-12).
 	Bind bool
-	// Inbound are the ports of a sidecar's own workload. Address is where they are
-	// called, set only with Bind: the sidecar binds them there.
+	// Inbound are the ports of the own workload of a sidecar, or of a gRPC server. Address
+	// is where they are called, set for servers and with Bind: the sidecar binds them there.
 	Inbound Inbound `json:",omitempty"`
 	Address string  `json:",omitempty"`
 	// Transparent: connections keep the address of the caller (INTERCEPTION_MODE
@@ -104,7 +104,8 @@ type LDSClass struct {
 	// Gateways are the selectors of Gateways that match a router.
 	Gateways SelectorSet
 	// Policies are the selectors of AuthorizationPolicies that matched, which also hold
-	// for connections without requests (POL-3): keys of Reader.Policies.
+	// for connections without requests (POL-3): keys of Reader.Policies. Those of a gRPC
+	// server are all that matched it.
 	Policies SelectorSet `json:",omitempty"`
 	// PrincipalNames as in ECDSClass, set only with Policies.
 	PrincipalNames bool `json:",omitempty"`
@@ -160,6 +161,10 @@ type ECDSClass struct {
 	// Services is the scope in which the proxy finds the authorizers of CUSTOM policies;
 	// empty without such a policy too.
 	Services string `json:",omitempty"`
+	// Fetches: the proxy fetches keys of token issuers, from clusters of this scope
+	// (POL-13).
+	Fetches bool  `json:",omitempty"`
+	Scope   Scope `json:",omitzero"` // Services, Rules
 	// PrincipalNames: the proxy does not have the matcher of verified certificates
 	// (proxy.MTLSAuthenticated), so rules use the one for names of principals (POL-4).
 	PrincipalNames bool `json:",omitempty"`

@@ -53,6 +53,9 @@ func Classify(pc *PushContext, p *proxy.Proxy) ProxyClass {
 	if client == ClientSidecar {
 		c.LDS.Cluster, c.RDS.Cluster = c.EDS.View.Cluster, c.EDS.View.Cluster
 	}
+	if client == ClientGRPC {
+		c.setServer(pc, p)
+	}
 	if client == ClientSidecar {
 		c.LDS.Bind = p.Text("INTERCEPTION_MODE") == "NONE"
 		c.setInbound(pc, p)
@@ -103,6 +106,9 @@ func (c *ProxyClass) setPolicies(pc *PushContext, p *proxy.Proxy, client Client)
 	}
 	all, authorization := pc.policies.selected(pc.settings, p)
 	c.ECDS, c.LDS.Policies = pc.policiesIn(client, p.Namespace, all), authorization
+	if c.ECDS.Fetches {
+		c.ECDS.Scope = c.CDS.Scope
+	}
 	c.ECDS.PrincipalNames, c.LDS.PrincipalNames = p.PrincipalNames && all != "", p.PrincipalNames && authorization != ""
 }
 
@@ -115,6 +121,10 @@ func (pc *PushContext) policiesIn(client Client, namespace string, selected Sele
 	c := ECDSClass{Client: client, Namespace: namespace, Selected: selected}
 	if pc.policies.ask(selected) {
 		c.Services = scopeOf(pc.services.scopes, namespace)
+	}
+	if pc.policies.fetch(selected) {
+		c.Fetches = true
+		c.Scope = Scope{Services: scopeOf(pc.services.scopes, namespace), Rules: scopeOf(pc.rules.scopes, namespace)}
 	}
 	return c
 }
@@ -159,9 +169,9 @@ func (pc *PushContext) HasLargeRegexes() bool { return pc.virtualServices.large 
 // Classes returns the classes that a version must be generated for before it is
 // published: a router, a sidecar and a gRPC client for each namespace with a
 // view of its own and for the common view; routers for each selector of
-// Gateways, in the common view and in the views of the Gateways' namespaces; routers and
-// sidecars for each selector of policies; a sidecar that matches every source; a sidecar
-// whose workload has ports of all kinds; sidecars and gRPC clients of each cluster
+// Gateways, in the common view and in the views of the Gateways' namespaces; routers,
+// sidecars and gRPC servers for each selector of policies; a sidecar that matches every source; a sidecar
+// and a gRPC server whose workload has ports of all kinds; sidecars and gRPC clients of each cluster
 // and network; if there is mutual TLS of the mesh, all of these for proxies with an agent
 // too; agents that answer names for all sidecars; if there are expressions that stock Envoys refuse, all of these for
 // Envoys that take them too. They have no raw resources, which are the same for every proxy
@@ -203,23 +213,7 @@ func (pc *PushContext) Classes() []ProxyClass {
 			add(c)
 		}
 	}
-	for group, policies := range pc.policies.bySelector.All() {
-		for _, ns := range pc.homesOf(group, policies) {
-			home := ""
-			if asks(policies) {
-				home = ns
-			}
-			for _, client := range []Client{ClientRouter, ClientSidecar} {
-				c := pc.classOf(client, home)
-				c.ECDS = pc.policiesIn(client, ns, SelectorSet(group.text()))
-				if client == ClientSidecar && authorizes(policies) { // whose connections they are for
-					c.anyInbound()
-					c.LDS.Policies = c.ECDS.Selected
-				}
-				add(c)
-			}
-		}
-	}
+	pc.policyClasses(add)
 	every := pc.classOf(ClientSidecar, "")
 	anyone := func(*sourceMatch) bool { return true }
 	every.LDS.Sources, every.RDS.Sources = pc.virtualServices.sourcesOf(ident.LDS, anyone), pc.virtualServices.sourcesOf(ident.RDS, anyone)
@@ -227,6 +221,9 @@ func (pc *PushContext) Classes() []ProxyClass {
 	called := pc.classOf(ClientSidecar, "")
 	called.anyInbound()
 	add(called)
+	server := pc.classOf(ClientGRPC, "")
+	server.anyServer()
+	add(server)
 	for _, view := range pc.endpointViews() {
 		for _, client := range []Client{ClientSidecar, ClientGRPC} {
 			c := pc.classOf(client, "")
@@ -247,6 +244,31 @@ func (pc *PushContext) Classes() []ProxyClass {
 		}
 	}
 	return all
+}
+
+// policyClasses adds routers, sidecars and gRPC servers for each selector of policies.
+func (pc *PushContext) policyClasses(add func(ProxyClass)) {
+	for group, policies := range pc.policies.bySelector.All() {
+		for _, ns := range pc.homesOf(group, policies) {
+			home := ""
+			if asks(policies) || fetches(policies) {
+				home = ns
+			}
+			server := pc.classOf(ClientGRPC, "")
+			server.anyServer()
+			server.LDS.Policies = SelectorSet(group.text())
+			add(server)
+			for _, client := range []Client{ClientRouter, ClientSidecar} {
+				c := pc.classOf(client, home)
+				c.ECDS = pc.policiesIn(client, ns, SelectorSet(group.text()))
+				if client == ClientSidecar && authorizes(policies) { // whose connections they are for
+					c.anyInbound()
+					c.LDS.Policies = c.ECDS.Selected
+				}
+				add(c)
+			}
+		}
+	}
 }
 
 // variants adds the class of clients like those of c that have a certificate, and that of

@@ -178,6 +178,29 @@ func (c *ProxyClass) setInbound(pc *PushContext, p *proxy.Proxy) {
 	}
 }
 
+// setServer sets what is about the workload of a gRPC client, if that is a server: a service
+// names its ports (MTLS-17).
+func (c *ProxyClass) setServer(pc *PushContext, p *proxy.Proxy) {
+	inbound := pc.inboundOf(p)
+	if !slices.ContainsFunc(inbound.Ports(), func(p InboundPort) bool { return p.Service != (ServiceID{}) }) {
+		return
+	}
+	c.LDS.Inbound, c.LDS.Certificates = inbound, p.Certificates()
+	if ips := pc.addressesOf(p); len(ips) > 0 {
+		c.LDS.Address = ips[0]
+	}
+	c.LDS.Policies, _ = pc.policies.selected(pc.settings, p)
+}
+
+// anyServer sets the workload of a gRPC server that has ports of all modes.
+func (c *ProxyClass) anyServer() {
+	var ports []InboundPort
+	for _, mode := range []PeerMode{PeerPermissive, PeerStrict, PeerDisable} {
+		ports = append(ports, InboundPort{Port: 8001 + uint32(len(ports)), Protocol: HTTP2, Mode: mode, Service: ServiceID{"any", "any"}, ServicePort: 80})
+	}
+	c.LDS.Inbound, c.LDS.Certificates = newInbound(PeerPermissive, ports), proxy.Certificates{Provider: "default"}
+}
+
 // anyInbound sets a workload that has ports of all protocols and modes, for which a version
 // must be generated before it is published.
 func (c *ProxyClass) anyInbound() {

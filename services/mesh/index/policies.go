@@ -77,6 +77,8 @@ func newPolicies(o *world.Object) []*policy {
 		labels, targets = m.GetSelector().GetMatchLabels(), kind.Targets(m)
 	case *security.RequestAuthentication:
 		labels, targets = m.GetSelector().GetMatchLabels(), kind.Targets(m)
+	case *kind.ProxyKeys:
+		labels, targets = m.Inner.GetSelector().GetMatchLabels(), kind.Targets(m.Inner)
 	}
 	if len(targets) == 0 {
 		return []*policy{{o, labels}}
@@ -128,7 +130,7 @@ func (x policyIndex) next(t *transition, changes []change) policyIndex {
 		was, is := x.bySelector.Get(group), next.bySelector.Get(group)
 		if !slices.EqualFunc(was, is, (*policy).same) {
 			t.changed(Input{Kind: InputPolicies, A: group.text()})
-			t.reclassify((len(was) == 0) != (len(is) == 0) || authorizes(was) != authorizes(is) || asks(was) != asks(is))
+			t.reclassify((len(was) == 0) != (len(is) == 0) || authorizes(was) != authorizes(is) || asks(was) != asks(is) || fetches(was) != fetches(is))
 		}
 	}
 	return next
@@ -156,7 +158,8 @@ func authorizes(policies []*policy) bool {
 
 // Policies returns the AuthorizationPolicies and RequestAuthentications of a selector in
 // ECDSClass.Selected, sorted by their keys. The message of one that was
-// never good is a registry.v1.Closed, that of a dry run a kind.DryRun (AZ-8).
+// never good is a registry.v1.Closed, that of a dry run a kind.DryRun (AZ-8), that of keys
+// which proxies fetch a kind.ProxyKeys (POL-13).
 func (r *Reader) Policies(selector string) []*world.Object {
 	r.note(Input{Kind: InputPolicies, A: selector})
 	policies := r.pc.policies.bySelector.Get(selectsOf(selector))

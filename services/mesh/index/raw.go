@@ -124,8 +124,8 @@ func (e touchError) Error() string {
 }
 
 // touched says which policies or TLS of generated listeners a Listener takes the place of:
-// those of a sidecar's inbound listeners, of which every one decides about callers, and the
-// slots of policies, wherever they are. It returns "" if there are none.
+// those of a sidecar's inbound listeners and of a gRPC server, of which every one decides
+// about callers, and the slots of policies, wherever they are. It returns "" if there are none.
 func touched(m proto.Message) string {
 	l, ok := m.(*listenerv3.Listener)
 	if !ok {
@@ -133,6 +133,9 @@ func touched(m proto.Message) string {
 	}
 	if name := l.GetName(); name == "virtualInbound" || strings.HasPrefix(name, "inbound_") {
 		return "it replaces the listener " + name + ", in whose chains policies and mutual TLS decide"
+	}
+	if name := l.GetName(); strings.HasPrefix(name, GRPCServer) {
+		return "it replaces the listener " + name + " of a gRPC server, in which policies and mutual TLS decide"
 	}
 	for _, chain := range append(slices.Clone(l.GetFilterChains()), l.GetDefaultFilterChain()) {
 		for _, f := range chain.GetFilters() {
@@ -152,6 +155,10 @@ func touched(m proto.Message) string {
 	}
 	return ""
 }
+
+// GRPCServer begins the name of the Listener of a gRPC server (MTLS-17): the rest is the
+// address on which it listens.
+const GRPCServer = "grpc/server?xds.resource.listening_address="
 
 // policySlots begins the names of the filters of policies.
 const policySlots = "meshlog.authz."

@@ -393,7 +393,7 @@ func TestClasses(t *testing.T) {
 	}
 	want := []string{
 		"router", "sidecar", "gRPC", "sidecar a", "router b", "sidecar b", "gRPC b", `router; istio="edge"`, `router b; istio="edge"`,
-		`sidecar; namespace "c"`, "sidecar", // of a workload with ports of all kinds
+		`sidecar; namespace "c"`, "sidecar", "gRPC", // of workloads with ports of all kinds
 		"router", // names of agents, and nothing else
 	}
 	if diff := cmp.Diff(want, got); diff != "" {

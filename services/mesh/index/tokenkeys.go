@@ -3,11 +3,10 @@ package index
 import (
 	"fmt"
 
-	security "istio.io/api/security/v1beta1"
-
 	"meshlog.dev/proto/ident"
 	registryv1 "meshlog.dev/proto/meshlog/registry/v1"
 	"meshlog.dev/services/mesh/jwks"
+	"meshlog.dev/services/mesh/kind"
 	"meshlog.dev/services/mesh/problem"
 	"meshlog.dev/services/mesh/world"
 )
@@ -45,9 +44,9 @@ func (t *transition) tokenKeys(w *world.World, changes map[string][]change) {
 func (t *transition) unfetched(w *world.World, k ident.Key, o *world.Object) {
 	var ds []problem.Diagnostic
 	if o != nil {
-		m, _ := o.Message.(*security.RequestAuthentication)
+		m, byProxies, _ := kind.RequestAuthentication(o.Message)
 		for i, rule := range m.GetJwtRules() {
-			if rule.GetJwks() == "" && tokenKeys(w, jwks.Issuer{Issuer: rule.GetIssuer(), URI: rule.GetJwksUri()}.ObjectName()) == "" {
+			if !byProxies && rule.GetJwks() == "" && tokenKeys(w, jwks.Issuer{Issuer: rule.GetIssuer(), URI: rule.GetJwksUri()}.ObjectName()) == "" {
 				ds = append(ds, problem.Diagnostic{
 					Severity: problem.Error, Code: "jwks-unfetched", Key: k, Field: fmt.Sprintf("spec.jwtRules[%d]", i),
 					Reason: fmt.Sprintf("the keys of issuer %s were never fetched", rule.GetIssuer()),

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"net/url"
+	"strconv"
 	"strings"
 )
 
@@ -40,4 +41,24 @@ func (i Issuer) Source() (source string, discovery, ok bool) {
 func IsSource(source string) bool {
 	u, err := url.Parse(source)
 	return err == nil && u.Scheme == "https" && u.Hostname() != "" && u.User == nil && u.Fragment == ""
+}
+
+// Endpoint returns the host and port that a URI of http or https names; ok is false if
+// proxies cannot fetch keys from it.
+func Endpoint(uri string) (host string, port uint32, ok bool) {
+	u, err := url.Parse(uri)
+	if err != nil || u.Hostname() == "" || u.User != nil || u.Fragment != "" || strings.ContainsAny(uri, " #") {
+		return "", 0, false
+	}
+	text := u.Port()
+	switch {
+	case u.Scheme != "http" && u.Scheme != "https":
+		return "", 0, false
+	case text == "" && u.Scheme == "http":
+		text = "80"
+	case text == "":
+		text = "443"
+	}
+	n, err := strconv.ParseUint(text, 10, 16)
+	return strings.ToLower(u.Hostname()), uint32(n), err == nil && n > 0
 }

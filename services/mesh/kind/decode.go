@@ -37,6 +37,11 @@ func (k *Kind) Decode(typeURL string, b []byte) (proto.Message, error) {
 			return nil, undecoded("", fmt.Sprintf("a %s has no dry run", k.Name))
 		}
 		return k.decodeDryRun(b)
+	case ident.ProxyKeys:
+		if k.Name != "RequestAuthentication" {
+			return nil, undecoded("", fmt.Sprintf("a %s has no keys of issuers", k.Name))
+		}
+		return k.decodeProxyKeys(b)
 	case ident.Closed:
 		if !k.Security {
 			return nil, undecoded("", fmt.Sprintf("a %s does not fail closed", k.Name))

@@ -24,10 +24,16 @@ type DryRun struct {
 	Inner *security.AuthorizationPolicy
 }
 
-// Annotated returns the message of an object with annotations, whose spec is m. The
-// annotation is read as in Istio: "1" and "T" are true, too. A value that cannot be read
-// is on the log as such, so that the builder reports it.
+// Annotated returns the message of an object with annotations, whose spec is m. A
+// DryRunAnnotation is read as in Istio: "1" and "T" are true, too. A value that cannot be
+// read is on the log as such, so that the builder reports it.
 func (k *Kind) Annotated(m proto.Message, annotations map[string]string) (proto.Message, error) {
+	if p, is := m.(*security.RequestAuthentication); is {
+		if text, annotated := annotations[KeysAnnotation]; annotated {
+			return k.keysBy(p, text)
+		}
+		return m, nil
+	}
 	inner, ok := m.(*security.AuthorizationPolicy)
 	text, annotated := annotations[DryRunAnnotation]
 	if !ok || !annotated {
@@ -46,8 +52,11 @@ func (k *Kind) Annotated(m proto.Message, annotations map[string]string) (proto.
 
 // TypeOf returns the type URL of the payload that Encode makes of m.
 func (k *Kind) TypeOf(m proto.Message) string {
-	if _, ok := m.(*DryRun); ok {
+	switch m.(type) {
+	case *DryRun:
 		return ident.DryRun
+	case *ProxyKeys:
+		return ident.ProxyKeys
 	}
 	return k.TypeURL
 }
@@ -64,8 +73,11 @@ func (d *DryRun) Enforced() bool {
 
 // selectionOf returns the message whose selector and targets count.
 func selectionOf(m proto.Message) proto.Message {
-	if d, ok := m.(*DryRun); ok {
-		return d.Inner
+	switch m := m.(type) {
+	case *DryRun:
+		return m.Inner
+	case *ProxyKeys:
+		return m.Inner
 	}
 	return m
 }
@@ -73,18 +85,28 @@ func selectionOf(m proto.Message) proto.Message {
 // decodeDryRun reads the payload of a DryRun.
 func (k *Kind) decodeDryRun(b []byte) (proto.Message, error) {
 	d := &DryRun{DryRun: &registryv1.DryRun{}}
-	if err := proto.Unmarshal(b, d.DryRun); err != nil {
-		return nil, undecoded("", fmt.Sprintf("%s: %v", ident.DryRun, err))
-	}
-	if is := d.GetPolicy().GetTypeUrl(); is != k.TypeURL {
-		return nil, undecoded("", fmt.Sprintf("a dry run of a %s holds %s, not %q", k.Name, k.TypeURL, is))
-	}
-	m, err := k.Decode(k.TypeURL, d.GetPolicy().GetValue())
+	m, err := k.decodeInner(ident.DryRun, b, d.DryRun)
 	if err != nil {
 		return nil, err
 	}
 	d.Inner = m.(*security.AuthorizationPolicy)
 	return d, nil
+}
+
+// decodeInner reads a payload of this type, which holds a policy of this kind, into outer,
+// and returns the policy.
+func (k *Kind) decodeInner(typeURL string, b []byte, outer interface {
+	proto.Message
+	GetPolicy() *anypb.Any
+},
+) (proto.Message, error) {
+	if err := proto.Unmarshal(b, outer); err != nil {
+		return nil, undecoded("", fmt.Sprintf("%s: %v", typeURL, err))
+	}
+	if is := outer.GetPolicy().GetTypeUrl(); is != k.TypeURL {
+		return nil, undecoded("", fmt.Sprintf("%s of a %s holds %s, not %q", typeURL, k.Name, k.TypeURL, is))
+	}
+	return k.Decode(k.TypeURL, outer.GetPolicy().GetValue())
 }
 
 // problem says what the annotation does.

@@ -127,8 +127,11 @@ func (k *Kind) Validate(namespace string, m proto.Message) []problem.Diagnostic 
 	if _, closed := m.(*registryv1.Closed); closed || k.validate == nil {
 		return nil
 	}
-	if d, is := m.(*DryRun); is {
-		return append(k.Validate(namespace, d.Inner), d.problem())
+	switch m := m.(type) {
+	case *DryRun:
+		return append(k.Validate(namespace, m.Inner), m.problem())
+	case *ProxyKeys:
+		return m.problems()
 	}
 	problems := k.validate(m)
 	if twice, is := validate.OwnNamespaceTwice(namespace, m); is {

@@ -75,9 +75,17 @@ metadata: {name: p, namespace: prod, annotations: {istio.io/dry-run: "true"}}
 spec: {action: DENY, rules: [{}]}
 `
 
+// Keys that proxies fetch (POL-13).
+const proxyKeys = `
+apiVersion: security.istio.io/v1
+kind: RequestAuthentication
+metadata: {name: p, namespace: prod, annotations: {meshlog.dev/jwks: envoy}}
+spec: {jwtRules: [{issuer: i, jwksUri: "http://issuer.auth/keys"}]}
+`
+
 // TestSameAsFile checks that an object has the same content from an API server and from a file.
 func TestSameAsFile(t *testing.T) {
-	for name, text := range map[string]string{"VirtualService": virtualService, "HTTPRoute": httpRoute, "Ingress": ingress, "AuthorizationPolicy": dryRun} {
+	for name, text := range map[string]string{"VirtualService": virtualService, "HTTPRoute": httpRoute, "Ingress": ingress, "AuthorizationPolicy": dryRun, "RequestAuthentication": proxyKeys} {
 		docs := manifest.Parse([]byte(text))
 		o, bad := document.Read(&docs[0])
 		if bad != nil {

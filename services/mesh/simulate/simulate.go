@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -100,7 +101,10 @@ type Call struct {
 	// Path with query.
 	Path    string
 	Headers map[string][]string // lines by lower-case name
-	Token   *Token              // nil: the request has none
+	Token   *Token              // nil: the request has none of which the call says the claims
+	// Now is when the call is made: tokens in headers, the query and cookies are verified
+	// by it and the keys of their issuers. With the zero Time they make the outcome unknown.
+	Now time.Time
 
 	// offers: a proxy sends the request, and offers by ALPN what the metadata of its cluster
 	// says. unknown are the lower-case names of headers that a proxy writes.

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"net/url"
 	"slices"
 	"strings"
 
@@ -72,7 +71,7 @@ func (p *policies) tokens(filter string, f *jwtv3.JwtAuthentication, c Call) {
 		switch {
 		case err != nil:
 			p.unknown(filter, err)
-		case v == accepted && c.Token != nil && p.request.Metadata[jwtAuthn] != nil:
+		case v == accepted && p.request.Metadata[jwtAuthn] != nil:
 			p.decide(Decision{Filter: filter, Action: "JWT", Result: v.String()}, false, 0)
 		case v == otherAudience:
 			p.decide(Decision{Filter: filter, Action: "JWT", Result: v.String()}, true, 403)
@@ -89,11 +88,7 @@ func (p *policies) requires(f *jwtv3.JwtAuthentication, r *jwtv3.JwtRequirement,
 	case nil:
 		return accepted, nil
 	case *jwtv3.JwtRequirement_ProviderName:
-		of := f.GetProviders()[t.ProviderName]
-		if place := unsaid(of, c); place != "" {
-			return refused, fmt.Errorf("the request has a token in %s of which the call does not say the claims", place)
-		}
-		return p.provider(of, c), nil
+		return p.provider(f.GetProviders()[t.ProviderName], c)
 	case *jwtv3.JwtRequirement_RequiresAll:
 		for _, r := range t.RequiresAll.GetRequirements() {
 			if v, err := p.requires(f, r, c); v != accepted || err != nil {
@@ -132,65 +127,19 @@ func (p *policies) requiresAny(f *jwtv3.JwtAuthentication, of []*jwtv3.JwtRequir
 	return worst, nil
 }
 
-// unsaid returns the place where a provider finds a token that is not Call.Token; "": there
-// is none.
-func unsaid(of *jwtv3.JwtProvider, c Call) string {
-	headers, params := of.GetFromHeaders(), of.GetFromParams()
-	if len(headers)+len(params)+len(of.GetFromCookies()) == 0 {
-		headers, params = []*jwtv3.JwtHeader{{Name: "Authorization", ValuePrefix: "Bearer "}}, []string{"access_token"}
-	}
-	for _, h := range headers {
-		for _, line := range c.lines(strings.ToLower(h.GetName())) {
-			if strings.Contains(line, h.GetValuePrefix()) && line != tokenLine {
-				return "the header " + h.GetName()
-			}
-		}
-	}
-	_, query, _ := strings.Cut(c.Path, "?")
-	values, err := url.ParseQuery(query)
-	for _, name := range params {
-		if err != nil || values.Has(name) {
-			return "the parameter " + name
-		}
-	}
-	for _, name := range of.GetFromCookies() {
-		if strings.Contains(strings.Join(c.lines("cookie"), ";"), name+"=") {
-			return "the cookie " + name
-		}
-	}
-	return ""
-}
-
-// provider says what a provider makes of the request's token.
-func (p *policies) provider(of *jwtv3.JwtProvider, c Call) verdict {
-	switch {
-	case c.Token == nil || !readsAuthorization(of):
-		return missing
-	case of.GetIssuer() != "" && of.GetIssuer() != c.Token.Claims["iss"]:
-		return otherIssuer
-	case !hasAudience(of.GetAudiences(), c.Token.Claims["aud"]):
-		return otherAudience
-	case c.Token.Invalid || !hasKeys(of):
-		return refused
-	}
-	p.request.Metadata[jwtAuthn] = map[string]any{of.GetPayloadInMetadata(): normalized(c.Token.Claims, of)}
-	pass(of, c)
-	return accepted
-}
-
-// pass changes the headers of a request as a provider does that accepts its token.
-func pass(of *jwtv3.JwtProvider, c Call) {
-	if !of.GetForward() {
-		delete(c.Headers, "authorization")
+// pass changes the headers of a request as a provider does that accepts a token of it.
+func pass(of *jwtv3.JwtProvider, c Call, t shown, claims map[string]any) {
+	if !of.GetForward() && t.header != "" {
+		delete(c.Headers, t.header)
 	}
 	if name := of.GetForwardPayloadHeader(); name != "" {
-		payload, err := json.Marshal(c.Token.Claims)
+		payload, err := json.Marshal(claims)
 		if err == nil {
 			c.Headers[strings.ToLower(name)] = []string{base64.RawURLEncoding.EncodeToString(payload)}
 		}
 	}
 	for _, h := range of.GetClaimToHeaders() {
-		var value any = c.Token.Claims
+		var value any = claims
 		for _, name := range strings.Split(h.GetClaimName(), ".") {
 			fields, _ := value.(map[string]any)
 			value = fields[name]
@@ -209,16 +158,6 @@ func pass(of *jwtv3.JwtProvider, c Call) {
 			c.Headers[strings.ToLower(h.GetHeaderName())] = []string{text}
 		}
 	}
-}
-
-// readsAuthorization reports whether a provider looks for tokens where that of a call is.
-func readsAuthorization(p *jwtv3.JwtProvider) bool {
-	if len(p.GetFromHeaders())+len(p.GetFromParams())+len(p.GetFromCookies()) == 0 {
-		return true
-	}
-	return slices.ContainsFunc(p.GetFromHeaders(), func(h *jwtv3.JwtHeader) bool {
-		return strings.EqualFold(h.GetName(), "Authorization") && strings.TrimSpace(h.GetValuePrefix()) == "Bearer"
-	})
 }
 
 // hasAudience reports whether a token is for one of audiences; without any, all tokens are.

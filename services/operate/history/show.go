@@ -258,7 +258,8 @@ func documentYAML(k past.Key, doc json.RawMessage) ([]byte, error) {
 		Policy            json.RawMessage
 		InvalidAnnotation bool
 	}
-	if k.Kind == "AuthorizationPolicy" && json.Unmarshal(doc, &dry) == nil && dry.Policy != nil { // a registry.v1.DryRun
+	wraps := k.Kind == "AuthorizationPolicy" || k.Kind == "RequestAuthentication" // a registry.v1.DryRun or ProxyKeys
+	if wraps && json.Unmarshal(doc, &dry) == nil && dry.Policy != nil {
 		var spec map[string]json.RawMessage
 		if err := json.Unmarshal(dry.Policy, &spec); err != nil {
 			return nil, err
@@ -266,6 +267,10 @@ func documentYAML(k past.Key, doc json.RawMessage) ([]byte, error) {
 		delete(spec, "@type")
 		fields["spec"] = spec
 		meta["annotations"] = map[string]string{kind.DryRunAnnotation: fmt.Sprint(!dry.InvalidAnnotation)}
+		if k.Kind == "RequestAuthentication" {
+			keys := map[bool]string{false: "envoy", true: "unknown"}[dry.InvalidAnnotation]
+			meta["annotations"] = map[string]string{kind.KeysAnnotation: keys}
+		}
 	}
 	meta["name"] = k.Name
 	if k.Namespace != "" {

@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -182,6 +183,7 @@ func (f *callFlags) call(method, target string) (c simulate.Call, err error) {
 	if err := addressOf("--to", *f.to, &c.Address); err != nil {
 		return c, err
 	}
+	c.Now = time.Now() // of tokens in headers and the query
 	for _, h := range *f.headers {
 		name, value, ok := strings.Cut(h, ":")
 		if !ok {

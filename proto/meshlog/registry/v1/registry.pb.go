@@ -439,6 +439,62 @@ func (x *DryRun) GetInvalidAnnotation() bool {
 	return false
 }
 
+// ProxyKeys is a RequestAuthentication with the annotation meshlog.dev/jwks: proxies
+// themselves fetch the keys of its issuers.
+type ProxyKeys struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// An istio.security.v1beta1.RequestAuthentication.
+	Policy *anypb.Any `protobuf:"bytes,1,opt,name=policy,proto3" json:"policy,omitempty"`
+	// The annotation is not envoy. The policy is invalid.
+	InvalidAnnotation bool `protobuf:"varint,2,opt,name=invalid_annotation,json=invalidAnnotation,proto3" json:"invalid_annotation,omitempty"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
+}
+
+func (x *ProxyKeys) Reset() {
+	*x = ProxyKeys{}
+	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ProxyKeys) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ProxyKeys) ProtoMessage() {}
+
+func (x *ProxyKeys) ProtoReflect() protoreflect.Message {
+	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ProxyKeys.ProtoReflect.Descriptor instead.
+func (*ProxyKeys) Descriptor() ([]byte, []int) {
+	return file_meshlog_registry_v1_registry_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *ProxyKeys) GetPolicy() *anypb.Any {
+	if x != nil {
+		return x.Policy
+	}
+	return nil
+}
+
+func (x *ProxyKeys) GetInvalidAnnotation() bool {
+	if x != nil {
+		return x.InvalidAnnotation
+	}
+	return false
+}
+
 // Service is a service of a registry. Its name and namespace are in the key of the
 // event.
 type Service struct {
@@ -484,7 +540,7 @@ type Service struct {
 
 func (x *Service) Reset() {
 	*x = Service{}
-	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[4]
+	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -496,7 +552,7 @@ func (x *Service) String() string {
 func (*Service) ProtoMessage() {}
 
 func (x *Service) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[4]
+	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -509,7 +565,7 @@ func (x *Service) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Service.ProtoReflect.Descriptor instead.
 func (*Service) Descriptor() ([]byte, []int) {
-	return file_meshlog_registry_v1_registry_proto_rawDescGZIP(), []int{4}
+	return file_meshlog_registry_v1_registry_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Service) GetHostname() string {
@@ -644,7 +700,7 @@ type ServicePort struct {
 
 func (x *ServicePort) Reset() {
 	*x = ServicePort{}
-	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[5]
+	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -656,7 +712,7 @@ func (x *ServicePort) String() string {
 func (*ServicePort) ProtoMessage() {}
 
 func (x *ServicePort) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[5]
+	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -669,7 +725,7 @@ func (x *ServicePort) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServicePort.ProtoReflect.Descriptor instead.
 func (*ServicePort) Descriptor() ([]byte, []int) {
-	return file_meshlog_registry_v1_registry_proto_rawDescGZIP(), []int{5}
+	return file_meshlog_registry_v1_registry_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *ServicePort) GetNumber() uint32 {
@@ -731,7 +787,7 @@ type NodeSelector struct {
 
 func (x *NodeSelector) Reset() {
 	*x = NodeSelector{}
-	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[6]
+	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -743,7 +799,7 @@ func (x *NodeSelector) String() string {
 func (*NodeSelector) ProtoMessage() {}
 
 func (x *NodeSelector) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[6]
+	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -756,7 +812,7 @@ func (x *NodeSelector) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeSelector.ProtoReflect.Descriptor instead.
 func (*NodeSelector) Descriptor() ([]byte, []int) {
-	return file_meshlog_registry_v1_registry_proto_rawDescGZIP(), []int{6}
+	return file_meshlog_registry_v1_registry_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *NodeSelector) GetLabels() map[string]string {
@@ -780,7 +836,7 @@ type Endpoints struct {
 
 func (x *Endpoints) Reset() {
 	*x = Endpoints{}
-	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[7]
+	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -792,7 +848,7 @@ func (x *Endpoints) String() string {
 func (*Endpoints) ProtoMessage() {}
 
 func (x *Endpoints) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[7]
+	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -805,7 +861,7 @@ func (x *Endpoints) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Endpoints.ProtoReflect.Descriptor instead.
 func (*Endpoints) Descriptor() ([]byte, []int) {
-	return file_meshlog_registry_v1_registry_proto_rawDescGZIP(), []int{7}
+	return file_meshlog_registry_v1_registry_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Endpoints) GetService() string {
@@ -842,7 +898,7 @@ type EndpointPort struct {
 
 func (x *EndpointPort) Reset() {
 	*x = EndpointPort{}
-	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[8]
+	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -854,7 +910,7 @@ func (x *EndpointPort) String() string {
 func (*EndpointPort) ProtoMessage() {}
 
 func (x *EndpointPort) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[8]
+	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -867,7 +923,7 @@ func (x *EndpointPort) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndpointPort.ProtoReflect.Descriptor instead.
 func (*EndpointPort) Descriptor() ([]byte, []int) {
-	return file_meshlog_registry_v1_registry_proto_rawDescGZIP(), []int{8}
+	return file_meshlog_registry_v1_registry_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *EndpointPort) GetName() string {
@@ -918,7 +974,7 @@ type Endpoint struct {
 
 func (x *Endpoint) Reset() {
 	*x = Endpoint{}
-	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[9]
+	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -930,7 +986,7 @@ func (x *Endpoint) String() string {
 func (*Endpoint) ProtoMessage() {}
 
 func (x *Endpoint) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[9]
+	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -943,7 +999,7 @@ func (x *Endpoint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Endpoint.ProtoReflect.Descriptor instead.
 func (*Endpoint) Descriptor() ([]byte, []int) {
-	return file_meshlog_registry_v1_registry_proto_rawDescGZIP(), []int{9}
+	return file_meshlog_registry_v1_registry_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Endpoint) GetAddresses() []string {
@@ -1035,7 +1091,7 @@ type Locality struct {
 
 func (x *Locality) Reset() {
 	*x = Locality{}
-	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[10]
+	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1047,7 +1103,7 @@ func (x *Locality) String() string {
 func (*Locality) ProtoMessage() {}
 
 func (x *Locality) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[10]
+	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1060,7 +1116,7 @@ func (x *Locality) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Locality.ProtoReflect.Descriptor instead.
 func (*Locality) Descriptor() ([]byte, []int) {
-	return file_meshlog_registry_v1_registry_proto_rawDescGZIP(), []int{10}
+	return file_meshlog_registry_v1_registry_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Locality) GetRegion() string {
@@ -1104,7 +1160,7 @@ type Workload struct {
 
 func (x *Workload) Reset() {
 	*x = Workload{}
-	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[11]
+	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1116,7 +1172,7 @@ func (x *Workload) String() string {
 func (*Workload) ProtoMessage() {}
 
 func (x *Workload) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[11]
+	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1129,7 +1185,7 @@ func (x *Workload) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Workload.ProtoReflect.Descriptor instead.
 func (*Workload) Descriptor() ([]byte, []int) {
-	return file_meshlog_registry_v1_registry_proto_rawDescGZIP(), []int{11}
+	return file_meshlog_registry_v1_registry_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Workload) GetAddresses() []string {
@@ -1233,7 +1289,7 @@ type SecretReference struct {
 
 func (x *SecretReference) Reset() {
 	*x = SecretReference{}
-	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[12]
+	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1245,7 +1301,7 @@ func (x *SecretReference) String() string {
 func (*SecretReference) ProtoMessage() {}
 
 func (x *SecretReference) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[12]
+	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1258,7 +1314,7 @@ func (x *SecretReference) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SecretReference.ProtoReflect.Descriptor instead.
 func (*SecretReference) Descriptor() ([]byte, []int) {
-	return file_meshlog_registry_v1_registry_proto_rawDescGZIP(), []int{12}
+	return file_meshlog_registry_v1_registry_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *SecretReference) GetType() string {
@@ -1324,7 +1380,7 @@ type TrustBundle struct {
 
 func (x *TrustBundle) Reset() {
 	*x = TrustBundle{}
-	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[13]
+	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1336,7 +1392,7 @@ func (x *TrustBundle) String() string {
 func (*TrustBundle) ProtoMessage() {}
 
 func (x *TrustBundle) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[13]
+	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1349,7 +1405,7 @@ func (x *TrustBundle) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TrustBundle.ProtoReflect.Descriptor instead.
 func (*TrustBundle) Descriptor() ([]byte, []int) {
-	return file_meshlog_registry_v1_registry_proto_rawDescGZIP(), []int{13}
+	return file_meshlog_registry_v1_registry_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *TrustBundle) GetTrustDomain() string {
@@ -1385,7 +1441,7 @@ type Root struct {
 
 func (x *Root) Reset() {
 	*x = Root{}
-	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[14]
+	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1397,7 +1453,7 @@ func (x *Root) String() string {
 func (*Root) ProtoMessage() {}
 
 func (x *Root) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[14]
+	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1410,7 +1466,7 @@ func (x *Root) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Root.ProtoReflect.Descriptor instead.
 func (*Root) Descriptor() ([]byte, []int) {
-	return file_meshlog_registry_v1_registry_proto_rawDescGZIP(), []int{14}
+	return file_meshlog_registry_v1_registry_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Root) GetCertificate() string {
@@ -1444,7 +1500,7 @@ type Jwks struct {
 
 func (x *Jwks) Reset() {
 	*x = Jwks{}
-	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[15]
+	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1456,7 +1512,7 @@ func (x *Jwks) String() string {
 func (*Jwks) ProtoMessage() {}
 
 func (x *Jwks) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[15]
+	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1469,7 +1525,7 @@ func (x *Jwks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Jwks.ProtoReflect.Descriptor instead.
 func (*Jwks) Descriptor() ([]byte, []int) {
-	return file_meshlog_registry_v1_registry_proto_rawDescGZIP(), []int{15}
+	return file_meshlog_registry_v1_registry_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Jwks) GetIssuer() string {
@@ -1503,7 +1559,7 @@ type Closed_Target struct {
 
 func (x *Closed_Target) Reset() {
 	*x = Closed_Target{}
-	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[17]
+	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1515,7 +1571,7 @@ func (x *Closed_Target) String() string {
 func (*Closed_Target) ProtoMessage() {}
 
 func (x *Closed_Target) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[17]
+	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1571,6 +1627,9 @@ const file_meshlog_registry_v1_registry_proto_rawDesc = "" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\"e\n" +
 	"\x06DryRun\x12,\n" +
+	"\x06policy\x18\x01 \x01(\v2\x14.google.protobuf.AnyR\x06policy\x12-\n" +
+	"\x12invalid_annotation\x18\x02 \x01(\bR\x11invalidAnnotation\"h\n" +
+	"\tProxyKeys\x12,\n" +
 	"\x06policy\x18\x01 \x01(\v2\x14.google.protobuf.AnyR\x06policy\x12-\n" +
 	"\x12invalid_annotation\x18\x02 \x01(\bR\x11invalidAnnotation\"\xea\x06\n" +
 	"\aService\x12\x1a\n" +
@@ -1714,7 +1773,7 @@ func file_meshlog_registry_v1_registry_proto_rawDescGZIP() []byte {
 }
 
 var file_meshlog_registry_v1_registry_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_meshlog_registry_v1_registry_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
+var file_meshlog_registry_v1_registry_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
 var file_meshlog_registry_v1_registry_proto_goTypes = []any{
 	(Health)(0),             // 0: meshlog.registry.v1.Health
 	(Pair)(0),               // 1: meshlog.registry.v1.Pair
@@ -1723,56 +1782,58 @@ var file_meshlog_registry_v1_registry_proto_goTypes = []any{
 	(*Undecoded)(nil),       // 4: meshlog.registry.v1.Undecoded
 	(*Closed)(nil),          // 5: meshlog.registry.v1.Closed
 	(*DryRun)(nil),          // 6: meshlog.registry.v1.DryRun
-	(*Service)(nil),         // 7: meshlog.registry.v1.Service
-	(*ServicePort)(nil),     // 8: meshlog.registry.v1.ServicePort
-	(*NodeSelector)(nil),    // 9: meshlog.registry.v1.NodeSelector
-	(*Endpoints)(nil),       // 10: meshlog.registry.v1.Endpoints
-	(*EndpointPort)(nil),    // 11: meshlog.registry.v1.EndpointPort
-	(*Endpoint)(nil),        // 12: meshlog.registry.v1.Endpoint
-	(*Locality)(nil),        // 13: meshlog.registry.v1.Locality
-	(*Workload)(nil),        // 14: meshlog.registry.v1.Workload
-	(*SecretReference)(nil), // 15: meshlog.registry.v1.SecretReference
-	(*TrustBundle)(nil),     // 16: meshlog.registry.v1.TrustBundle
-	(*Root)(nil),            // 17: meshlog.registry.v1.Root
-	(*Jwks)(nil),            // 18: meshlog.registry.v1.Jwks
-	nil,                     // 19: meshlog.registry.v1.Closed.MatchLabelsEntry
-	(*Closed_Target)(nil),   // 20: meshlog.registry.v1.Closed.Target
-	nil,                     // 21: meshlog.registry.v1.Service.LabelsEntry
-	nil,                     // 22: meshlog.registry.v1.Service.SelectorEntry
-	nil,                     // 23: meshlog.registry.v1.NodeSelector.LabelsEntry
-	nil,                     // 24: meshlog.registry.v1.Endpoint.LabelsEntry
-	nil,                     // 25: meshlog.registry.v1.Workload.LabelsEntry
-	nil,                     // 26: meshlog.registry.v1.Workload.PortsEntry
-	nil,                     // 27: meshlog.registry.v1.SecretReference.FieldsEntry
-	(*anypb.Any)(nil),       // 28: google.protobuf.Any
+	(*ProxyKeys)(nil),       // 7: meshlog.registry.v1.ProxyKeys
+	(*Service)(nil),         // 8: meshlog.registry.v1.Service
+	(*ServicePort)(nil),     // 9: meshlog.registry.v1.ServicePort
+	(*NodeSelector)(nil),    // 10: meshlog.registry.v1.NodeSelector
+	(*Endpoints)(nil),       // 11: meshlog.registry.v1.Endpoints
+	(*EndpointPort)(nil),    // 12: meshlog.registry.v1.EndpointPort
+	(*Endpoint)(nil),        // 13: meshlog.registry.v1.Endpoint
+	(*Locality)(nil),        // 14: meshlog.registry.v1.Locality
+	(*Workload)(nil),        // 15: meshlog.registry.v1.Workload
+	(*SecretReference)(nil), // 16: meshlog.registry.v1.SecretReference
+	(*TrustBundle)(nil),     // 17: meshlog.registry.v1.TrustBundle
+	(*Root)(nil),            // 18: meshlog.registry.v1.Root
+	(*Jwks)(nil),            // 19: meshlog.registry.v1.Jwks
+	nil,                     // 20: meshlog.registry.v1.Closed.MatchLabelsEntry
+	(*Closed_Target)(nil),   // 21: meshlog.registry.v1.Closed.Target
+	nil,                     // 22: meshlog.registry.v1.Service.LabelsEntry
+	nil,                     // 23: meshlog.registry.v1.Service.SelectorEntry
+	nil,                     // 24: meshlog.registry.v1.NodeSelector.LabelsEntry
+	nil,                     // 25: meshlog.registry.v1.Endpoint.LabelsEntry
+	nil,                     // 26: meshlog.registry.v1.Workload.LabelsEntry
+	nil,                     // 27: meshlog.registry.v1.Workload.PortsEntry
+	nil,                     // 28: meshlog.registry.v1.SecretReference.FieldsEntry
+	(*anypb.Any)(nil),       // 29: google.protobuf.Any
 }
 var file_meshlog_registry_v1_registry_proto_depIdxs = []int32{
-	19, // 0: meshlog.registry.v1.Closed.match_labels:type_name -> meshlog.registry.v1.Closed.MatchLabelsEntry
-	20, // 1: meshlog.registry.v1.Closed.targets:type_name -> meshlog.registry.v1.Closed.Target
-	28, // 2: meshlog.registry.v1.DryRun.policy:type_name -> google.protobuf.Any
-	8,  // 3: meshlog.registry.v1.Service.ports:type_name -> meshlog.registry.v1.ServicePort
-	21, // 4: meshlog.registry.v1.Service.labels:type_name -> meshlog.registry.v1.Service.LabelsEntry
-	22, // 5: meshlog.registry.v1.Service.selector:type_name -> meshlog.registry.v1.Service.SelectorEntry
-	9,  // 6: meshlog.registry.v1.Service.node_selector:type_name -> meshlog.registry.v1.NodeSelector
-	23, // 7: meshlog.registry.v1.NodeSelector.labels:type_name -> meshlog.registry.v1.NodeSelector.LabelsEntry
-	11, // 8: meshlog.registry.v1.Endpoints.ports:type_name -> meshlog.registry.v1.EndpointPort
-	12, // 9: meshlog.registry.v1.Endpoints.endpoints:type_name -> meshlog.registry.v1.Endpoint
-	0,  // 10: meshlog.registry.v1.Endpoint.health:type_name -> meshlog.registry.v1.Health
-	24, // 11: meshlog.registry.v1.Endpoint.labels:type_name -> meshlog.registry.v1.Endpoint.LabelsEntry
-	13, // 12: meshlog.registry.v1.Endpoint.locality:type_name -> meshlog.registry.v1.Locality
-	25, // 13: meshlog.registry.v1.Workload.labels:type_name -> meshlog.registry.v1.Workload.LabelsEntry
-	13, // 14: meshlog.registry.v1.Workload.locality:type_name -> meshlog.registry.v1.Locality
-	0,  // 15: meshlog.registry.v1.Workload.health:type_name -> meshlog.registry.v1.Health
-	26, // 16: meshlog.registry.v1.Workload.ports:type_name -> meshlog.registry.v1.Workload.PortsEntry
-	27, // 17: meshlog.registry.v1.SecretReference.fields:type_name -> meshlog.registry.v1.SecretReference.FieldsEntry
-	1,  // 18: meshlog.registry.v1.SecretReference.pair:type_name -> meshlog.registry.v1.Pair
-	17, // 19: meshlog.registry.v1.TrustBundle.roots:type_name -> meshlog.registry.v1.Root
-	2,  // 20: meshlog.registry.v1.Root.state:type_name -> meshlog.registry.v1.RootState
-	21, // [21:21] is the sub-list for method output_type
-	21, // [21:21] is the sub-list for method input_type
-	21, // [21:21] is the sub-list for extension type_name
-	21, // [21:21] is the sub-list for extension extendee
-	0,  // [0:21] is the sub-list for field type_name
+	20, // 0: meshlog.registry.v1.Closed.match_labels:type_name -> meshlog.registry.v1.Closed.MatchLabelsEntry
+	21, // 1: meshlog.registry.v1.Closed.targets:type_name -> meshlog.registry.v1.Closed.Target
+	29, // 2: meshlog.registry.v1.DryRun.policy:type_name -> google.protobuf.Any
+	29, // 3: meshlog.registry.v1.ProxyKeys.policy:type_name -> google.protobuf.Any
+	9,  // 4: meshlog.registry.v1.Service.ports:type_name -> meshlog.registry.v1.ServicePort
+	22, // 5: meshlog.registry.v1.Service.labels:type_name -> meshlog.registry.v1.Service.LabelsEntry
+	23, // 6: meshlog.registry.v1.Service.selector:type_name -> meshlog.registry.v1.Service.SelectorEntry
+	10, // 7: meshlog.registry.v1.Service.node_selector:type_name -> meshlog.registry.v1.NodeSelector
+	24, // 8: meshlog.registry.v1.NodeSelector.labels:type_name -> meshlog.registry.v1.NodeSelector.LabelsEntry
+	12, // 9: meshlog.registry.v1.Endpoints.ports:type_name -> meshlog.registry.v1.EndpointPort
+	13, // 10: meshlog.registry.v1.Endpoints.endpoints:type_name -> meshlog.registry.v1.Endpoint
+	0,  // 11: meshlog.registry.v1.Endpoint.health:type_name -> meshlog.registry.v1.Health
+	25, // 12: meshlog.registry.v1.Endpoint.labels:type_name -> meshlog.registry.v1.Endpoint.LabelsEntry
+	14, // 13: meshlog.registry.v1.Endpoint.locality:type_name -> meshlog.registry.v1.Locality
+	26, // 14: meshlog.registry.v1.Workload.labels:type_name -> meshlog.registry.v1.Workload.LabelsEntry
+	14, // 15: meshlog.registry.v1.Workload.locality:type_name -> meshlog.registry.v1.Locality
+	0,  // 16: meshlog.registry.v1.Workload.health:type_name -> meshlog.registry.v1.Health
+	27, // 17: meshlog.registry.v1.Workload.ports:type_name -> meshlog.registry.v1.Workload.PortsEntry
+	28, // 18: meshlog.registry.v1.SecretReference.fields:type_name -> meshlog.registry.v1.SecretReference.FieldsEntry
+	1,  // 19: meshlog.registry.v1.SecretReference.pair:type_name -> meshlog.registry.v1.Pair
+	18, // 20: meshlog.registry.v1.TrustBundle.roots:type_name -> meshlog.registry.v1.Root
+	2,  // 21: meshlog.registry.v1.Root.state:type_name -> meshlog.registry.v1.RootState
+	22, // [22:22] is the sub-list for method output_type
+	22, // [22:22] is the sub-list for method input_type
+	22, // [22:22] is the sub-list for extension type_name
+	22, // [22:22] is the sub-list for extension extendee
+	0,  // [0:22] is the sub-list for field type_name
 }
 
 func init() { file_meshlog_registry_v1_registry_proto_init() }
@@ -1786,7 +1847,7 @@ func file_meshlog_registry_v1_registry_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_meshlog_registry_v1_registry_proto_rawDesc), len(file_meshlog_registry_v1_registry_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   25,
+			NumMessages:   26,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -93,7 +93,7 @@ var noEffects = append([]NoEffect{
 	{Kind: "Gateway", Field: "servers.tls.insecureSkipVerify", Instead: "a client whose certificate cannot be verified is refused"},
 	{Kind: "Gateway", Field: "servers.port.targetPort", Instead: "the server listens on the port's number"},
 	{Kind: "Gateway", Field: "servers.defaultEndpoint", Instead: "requests go where VirtualServices say"},
-	{Kind: "RequestAuthentication", Field: "jwtRules.timeout", Instead: "keys come from the log, and their watcher has a timeout of its own"},
+	{Kind: "RequestAuthentication", Field: "jwtRules.timeout", Instead: "keys come from the log, and their watcher has a timeout of its own; with the annotation meshlog.dev/jwks it counts"},
 	{Kind: "Service", Field: "internalTrafficLocal", As: "internalTrafficPolicy", Instead: "endpoints on all nodes are used"},
 	{Kind: "Service", Field: "trafficDistribution", Instead: alike},
 	{Kind: "MeshNetworks", Field: "networks.gateways.locality", Instead: "a gateway has the locality of the endpoints behind it"},

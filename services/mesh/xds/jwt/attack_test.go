@@ -37,7 +37,9 @@ import (
 	"meshlog.dev/services/mesh/kind"
 	"meshlog.dev/services/mesh/problem"
 	"meshlog.dev/services/mesh/re2"
+	"meshlog.dev/services/mesh/simulate"
 	"meshlog.dev/services/mesh/world"
+	"meshlog.dev/services/mesh/xds"
 	"meshlog.dev/services/mesh/xds/authz"
 	"meshlog.dev/services/mesh/xds/jwt"
 	"meshlog.dev/services/suite/envoytest"
@@ -137,7 +139,7 @@ type attack struct {
 }
 
 // A real Envoy refuses the tokens of attackers, and the rules of AuthorizationPolicies
-// see what good ones say.
+// see what good ones say. The simulation comes to the same verdict (POL-16).
 func TestTokens(t *testing.T) {
 	i := newIssuers(t)
 	good := token(t, i.rsa, jose.RS256, "r", nil)
@@ -177,6 +179,11 @@ func TestTokens(t *testing.T) {
 			{"GET /|Authorization: bearer " + good, "200"}, // no token, as far as Envoy knows
 			{"GET /?access_token=" + good + "|Authorization: Bearer " + token(t, i.rogue, jose.RS256, "r", nil), "401"},
 			{"GET /?access_token=" + token(t, i.rogue, jose.RS256, "r", nil) + "|Authorization: Bearer " + good, "401"},
+			{auth + good + "&x", "401"}, {"GET /|Authorization: x Bearer  " + good, "200"},
+			{"GET /?access_token=" + good + "|Authorization: Bearer " + other, "401"},
+			{"GET /|x-b: " + good, "200"}, {"GET /|Cookie: access_token=garbage", "200"}, {"GET /?access_token=&x=1", "401"},
+			{auth + token(t, i.another, jose.ES256, "r", nil), "401"}, {auth + token(t, i.another, jose.ES256, "b", map[string]any{"aud": "other"}), "403"},
+			{auth + with(map[string]any{"aud": "other", "exp": time.Now().Add(-time.Hour).Unix()}), "401"},
 			{auth + good + "|Authorization: Bearer " + good, "401"}, // both lines are one text for Envoy
 			{"OPTIONS /|Origin: http://x.example|Access-Control-Request-Method: GET|Authorization: Bearer garbage", "200"},
 		}},
@@ -184,7 +191,10 @@ func TestTokens(t *testing.T) {
 		{"RA-1: two issuers", both, false, [][2]string{
 			{"GET /", "200"}, {auth + good, "200"}, {"GET /|x-b: " + other, "200"}, {"GET /|Cookie: b=" + other, "200"},
 			{auth + other, "401"}, {"GET /|x-b: " + good, "401"}, {auth + good + "|x-b: " + other, "200"},
-			{auth + "garbage", "401"}, {"GET /|x-b: garbage", "401"},
+			{auth + "garbage", "401"}, {"GET /|x-b: garbage", "401"}, {auth + other + "|x-b: " + good, "401"},
+			{"GET /|x-b: " + other + "|x-b: " + other, "200"}, {"GET /|x-b: " + other + "|x-b: garbage", "401"},
+			{"GET /|Cookie: b=" + other + "; b=garbage", "200"}, {"GET /|x-b: " + other + "|Cookie: b=garbage", "401"},
+			{"GET /|Cookie: c=1|Cookie: b=\"" + other + "\"", "200"}, {auth + good + "|x-b: garbage", "200"}, {auth + "garbage|x-b: " + other, "200"},
 		}},
 		{"POL-12: never fetched", "kind: RequestAuthentication\nmetadata: {name: a, namespace: shop}\nspec: {jwtRules: [{issuer: 'https://never.example'}]}", false, [][2]string{
 			{"GET /", "200"}, {auth + with(map[string]any{"iss": unknown}), "401"}, {auth + token(t, i.ec, jose.ES256, "nobody", map[string]any{"iss": unknown}), "401"},
@@ -218,9 +228,45 @@ func TestTokens(t *testing.T) {
 				if err != nil || strconv.Itoa(status) != r[1] {
 					t.Errorf("%.90s: %d (%s), %v; want %s", r[0], status, body, err, r[1])
 				}
+				if o := simulated(t, listeners[n]).Call(callOf(r[0])); o.Unknown != "" || strconv.Itoa(int(o.Status)) != r[1] {
+					t.Errorf("%.90s: the simulation says %d, %s; want %s\n%s", r[0], o.Status, o.Unknown, r[1], strings.Join(o.Lines(), "\n"))
+				}
 			}
 		})
 	}
+}
+
+// simulated returns the simulation of a listener, as the one of a port.
+func simulated(t *testing.T, l *listenerv3.Listener) *simulate.Proxy {
+	t.Helper()
+	l = proto.CloneOf(l)
+	l.Address = &corev3.Address{Address: &corev3.Address_SocketAddress{SocketAddress: &corev3.SocketAddress{
+		Address: "0.0.0.0", PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: 80},
+	}}}
+	b, err := proto.Marshal(l)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var sets [ident.ResourceTypes]*xds.Set
+	sets[ident.LDS] = &xds.Set{Resources: []*xds.Resource{{Name: l.GetName(), Pieces: xds.PiecesOf(&xds.Encoded{Value: b})}}}
+	p, err := simulate.NewProxy(sets)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// callOf returns the request that ask sends, as a call now.
+func callOf(request string) simulate.Call {
+	parts := strings.Split(request, "|")
+	c := simulate.Call{Port: 80, Host: "shop.example", Headers: map[string][]string{}, Now: time.Now()}
+	c.Method, c.Path, _ = strings.Cut(parts[0], " ")
+	for _, line := range parts[1:] {
+		name, value, _ := strings.Cut(line, ": ")
+		name = strings.ToLower(name)
+		c.Headers[name] = append(c.Headers[name], value)
+	}
+	return c
 }
 
 // The key that nobody has is made of the text that its comment names.

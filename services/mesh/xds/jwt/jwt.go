@@ -17,6 +17,8 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 	security "istio.io/api/security/v1beta1"
 
+	"meshlog.dev/proto/ident"
+	"meshlog.dev/services/mesh/kind"
 	"meshlog.dev/services/mesh/world"
 )
 
@@ -44,28 +46,41 @@ type Options struct {
 	// Keys returns the fetched key set of an issuer: that of a URI or, if it is empty, of
 	// the issuer's discovery document. Without one it returns "".
 	Keys func(issuer, uri string) string
+	// Remote returns how proxies fetch the keys of a rule themselves (POL-13); nil: they
+	// cannot.
+	Remote func(Rule) *jwtv3.RemoteJwks
 	// RequireExpiration refuses tokens that never end, which Envoy accepts (S26).
 	RequireExpiration bool
+}
+
+// Rule is a rule of a RequestAuthentication.
+type Rule struct {
+	*security.JWTRule
+	Policy ident.Key
+	Index  int  // in the policy
+	remote bool // proxies fetch its keys
 }
 
 // Filter returns the filter of the RequestAuthentications among policies, or nil if there
 // is none. A policy of which no value was ever good refuses every token (POL-15).
 func Filter(policies []world.Object, o Options) *jwtv3.JwtAuthentication {
-	var rules []*security.JWTRule
+	var rules []Rule
 	some, refuse := false, false
 	for _, p := range policies {
 		if p.Key.Kind != "RequestAuthentication" {
 			continue
 		}
 		some = true
-		m, ok := p.Message.(*security.RequestAuthentication)
+		m, remote, ok := kind.RequestAuthentication(p.Message)
 		refuse = refuse || !ok
-		rules = append(rules, m.GetJwtRules()...)
+		for i, rule := range m.GetJwtRules() {
+			rules = append(rules, Rule{rule, p.Key, i, remote})
+		}
 	}
 	if !some {
 		return nil
 	}
-	slices.SortStableFunc(rules, func(a, b *security.JWTRule) int { return strings.Compare(a.GetIssuer(), b.GetIssuer()) })
+	slices.SortStableFunc(rules, func(a, b Rule) int { return strings.Compare(a.GetIssuer(), b.GetIssuer()) })
 	f := &jwtv3.JwtAuthentication{Providers: map[string]*jwtv3.JwtProvider{}, BypassCorsPreflight: true}
 	var names []string
 	for i, rule := range rules {
@@ -87,7 +102,7 @@ func Filter(policies []world.Object, o Options) *jwtv3.JwtAuthentication {
 }
 
 // provider returns the provider of a rule.
-func (o Options) provider(rule *security.JWTRule) *jwtv3.JwtProvider {
+func (o Options) provider(rule Rule) *jwtv3.JwtProvider {
 	p := &jwtv3.JwtProvider{
 		Issuer:               rule.GetIssuer(),
 		Audiences:            rule.GetAudiences(),
@@ -107,6 +122,14 @@ func (o Options) provider(rule *security.JWTRule) *jwtv3.JwtProvider {
 	}
 	for _, c := range rule.GetOutputClaimToHeaders() {
 		p.ClaimToHeaders = append(p.ClaimToHeaders, &jwtv3.JwtClaimToHeader{HeaderName: c.GetHeader(), ClaimName: c.GetClaim()})
+	}
+	if rule.remote {
+		if p.JwksSourceSpecifier = inline(""); o.Remote != nil && rule.GetJwks() == "" {
+			if from := o.Remote(rule); from != nil {
+				p.JwksSourceSpecifier = &jwtv3.JwtProvider_RemoteJwks{RemoteJwks: from}
+			}
+		}
+		return p
 	}
 	set := rule.GetJwks()
 	if set == "" && o.Keys != nil {

@@ -18,7 +18,8 @@ import (
 // each name that a channel dials. Each service has the names host:port and
 // alias:port. A Kubernetes service also has the short names that mean it in all
 // namespaces, name.namespace:port and name.namespace.svc:port. If such a name is
-// the host of another service, that service has it.
+// the host of another service, that service has it. One that is a server has the Listeners
+// of its ports too.
 func grpcParts(r *index.Reader, class index.LDSClass) []piece.Part {
 	services := r.Services(class.Scope)
 	parts := make([]piece.Part, 0, 2*len(services))
@@ -30,7 +31,7 @@ func grpcParts(r *index.Reader, class index.LDSClass) []piece.Part {
 			parts = append(parts, dialed{s.ServiceID, true})
 		}
 	}
-	return parts
+	return append(parts, serverParts(class)...)
 }
 
 // dialed is the part for the Listeners of one service: by its host, or by its

@@ -30,7 +30,7 @@ func Members(r *index.Reader, class index.ECDSClass) []Member {
 			m := Member{Key: p.Key}
 			slot := JWT
 			switch message := p.Message.(type) {
-			case *security.RequestAuthentication:
+			case *security.RequestAuthentication, *kind.ProxyKeys:
 			case *security.AuthorizationPolicy:
 				slot = slotOf(message.GetAction())
 			case *kind.DryRun:

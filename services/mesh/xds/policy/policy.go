@@ -21,8 +21,11 @@ func Parts(_ *index.Reader, class index.ECDSClass) []piece.Part {
 	parts := make([]piece.Part, len(names))
 	for i, name := range names {
 		s := slot{name: name, selected: class.Selected, principalNames: class.PrincipalNames}
-		if name == Custom {
+		switch {
+		case name == Custom:
 			s.from = caller{class.Services, class.Client == index.ClientRouter}
+		case name == JWT && class.Fetches:
+			s.from, s.scope = caller{class.Scope.Services, class.Client == index.ClientRouter}, class.Scope
 		}
 		parts[i] = s
 	}
@@ -54,7 +57,8 @@ type slot struct {
 	name           string
 	selected       index.SelectorSet
 	principalNames bool   // as in index.ECDSClass
-	from           caller // set only for Custom
+	from           caller // set only for Custom, and for JWT if proxies fetch keys
+	scope          index.Scope
 }
 
 // Make implements piece.Part.
@@ -67,8 +71,9 @@ func (s slot) Make(r *index.Reader) ([]piece.Piece, []problem.Diagnostic) {
 // lets all requests pass.
 func (s slot) filter(r *index.Reader, policies []world.Object) (proto.Message, []problem.Diagnostic) {
 	if s.name == JWT {
-		if f := jwt.Filter(policies, jwt.Options{Keys: r.TokenKeys, RequireExpiration: true}); f != nil {
-			return f, nil
+		keys := fetcher{r: r, from: s.from, scope: s.scope}
+		if f := jwt.Filter(policies, jwt.Options{Keys: r.TokenKeys, Remote: keys.remote, RequireExpiration: true}); f != nil {
+			return f, keys.problems
 		}
 		return new(httpv3.RBAC), nil
 	}
