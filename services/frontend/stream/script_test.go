@@ -222,7 +222,7 @@ func (r *script) line(line string) error {
 		state := slices.Index([]string{"here", "coming", "gone"}, words[2])
 		r.keys[words[1]] = stream.KeyState(state)
 		if r.stream != nil {
-			r.stream.KeysChanged()
+			r.stream.KeysChanged(words[1:2])
 		}
 		return nil
 	case "wants":
