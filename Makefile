@@ -165,7 +165,7 @@ sim: ## SEEDS (1000) schedules of failures against the real parts, and as many w
 	go test ./services/suite/faultsim -count=1 -timeout 0 -run '^Test(Sim|Forged)$$' -v -args -seeds=$(SEEDS)
 
 .PHONY: bench
-bench: build tool-envoy tool-nats-server $(API_SERVER) ## Benchmarks; save to ACK, stage by stage; many proxies beside the floor; storms; a Kubernetes cluster; keys, handshakes and policies
+bench: build tool-envoy tool-nats-server $(API_SERVER) ## Benchmarks; save to ACK, stage by stage; many proxies beside the floor; storms; a Kubernetes cluster; keys, handshakes, policies and certificates
 	@for d in $$(git grep -lE '^func Benchmark' -- '*_test.go' | xargs -n1 dirname | sort -u); do \
 	  go test "./$$d" -run '^$$' -bench . -benchmem; done
 	go build -o bin/ ./deploy/e2e/bench ./deploy/e2e/load
@@ -178,6 +178,7 @@ bench: build tool-envoy tool-nats-server $(API_SERVER) ## Benchmarks; save to AC
 	bin/load keys
 	bin/load handshakes
 	bin/load policies
+	bin/load issuing
 
 # The deployment of deploy/compose.yaml with images made here. Docker Compose is
 # the pinned one, so that no plugin is needed.

@@ -48,7 +48,7 @@ type conn struct {
 
 	turn   turn
 	behind atomic.Bool // the cache has another view
-	keys   atomic.Bool // a key that the stream has asked for has come, or is gone
+	keys   moved
 
 	// Owned by the goroutine that has the turn.
 	transmit func()   // c.send, made once

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"weak"
 
 	auditv1 "meshlog.dev/proto/meshlog/audit/v1"
 	"meshlog.dev/services/frontend/keys"
@@ -28,19 +29,26 @@ type secrets struct {
 
 	mu    sync.Mutex
 	asked map[keys.Key]*askedKey
-	// whole are Secrets with their keys, for all streams.
+	// whole are the Secrets with keys. Streams that send one at the same time share it; it
+	// is not kept for longer, because it repeats the key and the certificates.
 	whole map[xds.Sum]wholeSecret
 }
 
 // askedKey is a key that streams have asked for.
 type askedKey struct {
-	wanted bool // the store knows
-	by     map[*conn]struct{}
+	wanted bool               // the store knows
+	by     map[*conn][]string // the names of the Secrets
+}
+
+func (a *askedKey) ask(c *conn, name string) {
+	if !slices.Contains(a.by[c], name) {
+		a.by[c] = append(a.by[c], name)
+	}
 }
 
 type wholeSecret struct {
 	key      keys.Key
-	resource *xds.Resource
+	resource weak.Pointer[xds.Resource]
 }
 
 func newSecrets(store *keys.Store, log *loglimit.Logger, audit func(*auditv1.Record)) *secrets {
@@ -62,17 +70,17 @@ func (s *secrets) of(c *conn, r *xds.Resource) (*xds.Resource, stream.KeyState) 
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if w, ok := s.whole[r.Sum]; ok {
-		return w.resource, stream.KeyHere
+	if whole := s.whole[r.Sum].resource.Value(); whole != nil {
+		return whole, stream.KeyHere
 	}
 	k := keyOf(r.Key())
 	a := s.asked[k]
 	if a == nil {
-		a = &askedKey{by: make(map[*conn]struct{})}
+		a = &askedKey{by: make(map[*conn][]string)}
 		s.asked[k] = a
 		s.wake()
 	}
-	a.by[c] = struct{}{}
+	a.ask(c, r.Name)
 	pem, state := s.store.Get(k)
 	defer clear(pem)
 	switch {
@@ -81,7 +89,7 @@ func (s *secrets) of(c *conn, r *xds.Resource) (*xds.Resource, stream.KeyState) 
 		if err != nil {
 			return nil, stream.KeyGone // the version has a Secret that this build cannot read
 		}
-		s.whole[r.Sum] = wholeSecret{k, whole}
+		s.whole[r.Sum] = wholeSecret{k, weak.Make(whole)}
 		return whole, stream.KeyHere
 	case state == keys.Coming, !a.wanted:
 		return nil, stream.KeyComing
@@ -109,17 +117,19 @@ func (s *secrets) run(ctx context.Context) error {
 		wanted := slices.Collect(maps.Keys(s.asked))
 		s.mu.Unlock()
 		s.store.Want(wanted)
-		var conns []*conn
+		by := make(map[*conn][]string)
 		s.mu.Lock()
 		for _, k := range wanted {
 			if a := s.asked[k]; a != nil && !a.wanted {
 				a.wanted = true
-				conns = slices.AppendSeq(conns, maps.Keys(a.by))
+				for c, names := range a.by {
+					by[c] = append(by[c], names...)
+				}
 			}
 		}
 		s.mu.Unlock()
-		for _, c := range conns {
-			c.keysMoved()
+		for c, names := range by {
+			c.keysMoved(names)
 		}
 	}
 	return nil
@@ -128,13 +138,13 @@ func (s *secrets) run(ctx context.Context) error {
 // changed wakes the streams that have asked for a key.
 func (s *secrets) changed(k keys.Key) {
 	s.mu.Lock()
-	var conns []*conn
+	var by map[*conn][]string
 	if a := s.asked[k]; a != nil {
-		conns = slices.Collect(maps.Keys(a.by))
+		by = maps.Clone(a.by)
 	}
 	s.mu.Unlock()
-	for _, c := range conns {
-		c.keysMoved()
+	for c, names := range by {
+		c.keysMoved(names)
 	}
 }
 
@@ -152,7 +162,7 @@ func (s *secrets) keep(all map[piece.Key]bool) {
 		if s.asked[k] == nil { // proxies had it before this process started, and may come back
 			if pem, state := s.store.Get(k); state == keys.Here {
 				clear(pem)
-				s.asked[k] = &askedKey{by: make(map[*conn]struct{})}
+				s.asked[k] = &askedKey{by: make(map[*conn][]string)}
 			}
 		}
 	}

@@ -1,6 +1,7 @@
 package frontend
 
 import (
+	"sync"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -18,11 +19,28 @@ func (c *conn) changed() {
 	c.wake()
 }
 
-// keysMoved notes that keys have come, or are gone, and wakes the stream. It does not
-// block.
-func (c *conn) keysMoved() {
-	c.keys.Store(true)
+// keysMoved notes that the keys of Secrets have come, or are gone, and wakes the stream.
+// It does not block.
+func (c *conn) keysMoved(secrets []string) {
+	c.keys.Lock()
+	c.keys.of = append(c.keys.of, secrets...)
+	c.keys.Unlock()
 	c.wake()
+}
+
+// moved are the Secrets whose keys have come, or are gone, and that the stream has not
+// looked at yet.
+type moved struct {
+	sync.Mutex
+	of []string
+}
+
+func (m *moved) take() []string {
+	m.Lock()
+	defer m.Unlock()
+	of := m.of
+	m.of = nil
+	return of
 }
 
 // wake makes a goroutine of its own send what is due.
@@ -89,8 +107,8 @@ func (c *conn) next() bool {
 	if c.behind.Swap(false) {
 		c.state.Update(now, c.client.View())
 	}
-	if c.keys.Swap(false) {
-		c.state.KeysChanged()
+	if moved := c.keys.take(); len(moved) > 0 {
+		c.state.KeysChanged(moved)
 	}
 	r, ok := c.state.Next(now)
 	_ = c.payWaiting() // not more than before

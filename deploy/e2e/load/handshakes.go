@@ -10,9 +10,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"slices"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"meshlog.dev/deploy/e2e/rig"
@@ -36,17 +33,8 @@ type handshakesPlan struct {
 	clients int           // at once; each makes one request after the other
 }
 
-// handshakesRound holds how many requests one Envoy answered in one period, and the
-// processor time that it used.
-type handshakesRound struct {
-	made int64
-	cpu  time.Duration
-}
-
-func (r handshakesRound) each() time.Duration { return r.cpu / time.Duration(max(r.made, 1)) }
-
 // handshakesResult holds the rounds of both.
-type handshakesResult struct{ ours, byHand []handshakesRound }
+type handshakesResult struct{ ours, byHand rounds }
 
 func parseHandshakes(args []string) (handshakesPlan, error) {
 	p := handshakesPlan{rounds: 5, stretch: 3 * time.Second, clients: 4}
@@ -107,7 +95,7 @@ func runHandshakes(ctx context.Context, p handshakesPlan) (_ *handshakesResult, 
 	for range p.rounds {
 		for _, of := range []struct {
 			envoy *accepts
-			into  *[]handshakesRound
+			into  *rounds
 		}{{ours, &r.ours}, {byHand, &r.byHand}} {
 			one, err := of.envoy.stretch(ctx, p)
 			if err != nil {
@@ -120,32 +108,9 @@ func runHandshakes(ctx context.Context, p handshakesPlan) (_ *handshakesResult, 
 }
 
 // stretch makes requests, each on a new connection, for a while.
-func (a *accepts) stretch(ctx context.Context, p handshakesPlan) (r handshakesRound, err error) {
-	before, err := cpuOf(a.pid)
-	if err != nil {
-		return r, err
-	}
-	ctx, cancel := context.WithTimeout(ctx, p.stretch)
-	defer cancel()
-	var made atomic.Int64
-	var all sync.WaitGroup
-	failed := make([]error, p.clients)
-	for i := range p.clients {
-		all.Go(func() {
-			for ctx.Err() == nil {
-				if err := a.request(ctx); err != nil {
-					if ctx.Err() == nil {
-						failed[i] = err
-					}
-					return
-				}
-				made.Add(1)
-			}
-		})
-	}
-	all.Wait()
-	after, err := cpuOf(a.pid)
-	return handshakesRound{made.Load(), after - before}, errors.Join(append(failed, err)...)
+func (a *accepts) stretch(ctx context.Context, p handshakesPlan) (stretch, error) {
+	used := func() (time.Duration, error) { return cpuOf(a.pid) }
+	return stretchOf(ctx, p.stretch, p.clients, used, a.request)
 }
 
 func (a *accepts) request(ctx context.Context) error {
@@ -214,23 +179,10 @@ func printHandshakes(w io.Writer, p handshakesPlan, r *handshakesResult) {
 	fmt.Fprintf(w, "\nHandshakes: requests on new connections with mutual TLS; medians of %d stretches of %s each, in turns\n\n", p.rounds, p.stretch)
 	const line = "  %-52s %14s %14s %8s %9s  %s\n"
 	fmt.Fprintf(w, line, "", "sidecar", "by hand", "ratio", "at most", "")
-	cpu := func(all []handshakesRound) time.Duration {
-		return middle(all, func(a, b handshakesRound) int { return int(a.each() - b.each()) }).each()
-	}
-	rate := func(all []handshakesRound) float64 {
-		return float64(middle(all, func(a, b handshakesRound) int { return int(a.made - b.made) }).made) / p.stretch.Seconds()
-	}
-	ratio := quotient(cpu(r.ours), cpu(r.byHand))
-	fmt.Fprintf(w, line, "processor time of Envoy for each", ms(cpu(r.ours)), ms(cpu(r.byHand)), times(ratio), times(maxHandshake), verdict(ratio <= maxHandshake))
-	fmt.Fprintf(w, line, "requests a second, the clients on the same machine", fmt.Sprintf("%.0f", rate(r.ours)), fmt.Sprintf("%.0f", rate(r.byHand)),
-		times(rate(r.ours)/rate(r.byHand)), "", "")
-}
-
-// middle returns the median.
-func middle(all []handshakesRound, compare func(a, b handshakesRound) int) handshakesRound {
-	all = slices.Clone(all)
-	slices.SortFunc(all, compare)
-	return all[len(all)/2]
+	ratio := quotient(r.ours.cpu(), r.byHand.cpu())
+	fmt.Fprintf(w, line, "processor time of Envoy for each", ms(r.ours.cpu()), ms(r.byHand.cpu()), times(ratio), times(maxHandshake), verdict(ratio <= maxHandshake))
+	fmt.Fprintf(w, line, "requests a second, the clients on the same machine", fmt.Sprintf("%.0f", r.ours.perSecond(p.stretch)), fmt.Sprintf("%.0f", r.byHand.perSecond(p.stretch)),
+		times(r.ours.perSecond(p.stretch)/r.byHand.perSecond(p.stretch)), "", "")
 }
 
 // strictService is a workload whose sidecar listens at 127.0.0.2, in front of the

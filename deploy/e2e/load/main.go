@@ -67,6 +67,9 @@ var commands = map[string]func(ctx context.Context, args []string) error{
 	handshakesCommand: func(ctx context.Context, args []string) error {
 		return measured(ctx, args, parseHandshakes, runHandshakes, printHandshakes)
 	},
+	issuingCommand: func(ctx context.Context, args []string) error {
+		return measured(ctx, args, parseIssuing, runIssuing, printIssuing)
+	},
 	kubernetesCommand: func(ctx context.Context, args []string) error {
 		// The cluster's endpoints have addresses of networks that may exist.
 		if err := rig.Isolate(); err != nil {

@@ -48,6 +48,28 @@ func TestHandshakes(t *testing.T) {
 	}
 }
 
+func TestIssuing(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	p, err := parseIssuing([]string{"-rounds", "1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.stretch, p.clients = 200*time.Millisecond, 4
+	r, err := runIssuing(ctx, p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(r.ours) != 1 || len(r.bare) != 1 || r.ours[0].made == 0 || r.bare[0].made == 0 {
+		t.Errorf("certificates of the ca %+v, bare %+v", r.ours, r.bare)
+	}
+	var out strings.Builder
+	printIssuing(&out, p, r)
+	if got := strings.Count(out.String(), times(maxIssuing)); got != 1 {
+		t.Errorf("%d figures have a target, want 1:\n%s", got, out.String())
+	}
+}
+
 func TestPolicies(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()

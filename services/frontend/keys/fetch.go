@@ -171,14 +171,15 @@ func (s *Store) ask(ctx context.Context, f *fetch, batch []Key) bool {
 	slots := s.slotsOf(f.object.shard)
 	select {
 	case slots <- struct{}{}:
-		defer func() { <-slots }()
 	case <-ctx.Done():
 		return false
 	}
 	if batch = s.stillMissing(f, batch); len(batch) == 0 {
+		<-slots
 		return true
 	}
 	answer, err := s.request(ctx, f.object, batch)
+	<-slots // the next request does not wait for the disk
 	if err != nil {
 		if ctx.Err() == nil {
 			s.count(unanswered)

@@ -39,6 +39,9 @@ const (
 	// comingFor is how long a key that is not here counts as coming. A proxy hears
 	// nothing of a secret for that long; then it is told that the secret is unknown.
 	comingFor = 4 * time.Second
+	// savesAtOnce is how many sealed files are written at a time: each keeps a thread
+	// waiting for the disk.
+	savesAtOnce = 16
 	// sumSize is the size of an HMAC.
 	sumSize = 32
 )
@@ -124,7 +127,9 @@ type Store struct {
 
 	// disk is held by what decides which sealed files exist: Want and sweep. It is
 	// locked before mu.
-	disk sync.Mutex
+	disk  sync.Mutex
+	files seal.Dir
+	saves chan struct{} // has a token for each file that is being written
 
 	mu       sync.Mutex
 	entries  map[Key]*entry
@@ -170,7 +175,7 @@ type wait struct {
 // Trouble returns it, and keys are in memory only.
 func New(cfg Config) *Store {
 	s := &Store{
-		cfg: cfg, log: loglimit.New(cfg.Log, 10), poke: make(chan struct{}, 1),
+		cfg: cfg, files: seal.Dir{Path: cfg.Dir}, saves: make(chan struct{}, savesAtOnce), log: loglimit.New(cfg.Log, 10), poke: make(chan struct{}, 1),
 		entries: map[Key]*entry{}, fetches: map[object]*fetch{}, slots: map[ident.Shard]chan struct{}{},
 		saved: map[Key]time.Time{}, unopened: map[string]error{}, answers: map[string]uint64{},
 	}

@@ -181,11 +181,13 @@ func (s *Store) save(k Key, content []byte) error {
 	if s.cfg.Seal == nil {
 		return nil
 	}
+	s.saves <- struct{}{}
+	defer func() { <-s.saves }()
 	plain := encode(k, content)
 	defer clear(plain)
 	err := s.makeDir()
 	if err == nil {
-		err = s.cfg.Seal.WriteFile(filepath.Join(s.cfg.Dir, k.file()), plain)
+		err = s.files.Write(s.cfg.Seal, k.file(), plain)
 	}
 	if err != nil {
 		s.log.Error("cannot seal a private key into its file; it is in memory only", "object", k.object(), "field", k.Field, "error", err)

@@ -151,15 +151,17 @@ func (c *chaosClient) types() []ident.ResourceType {
 
 // moveKeys moves the keys of some Secrets.
 func (c *chaosClient) moveKeys(to func() stream.KeyState) {
+	var names []string
 	for _, v := range c.views {
 		for _, r := range v.Sets[ident.SDS].Resources {
 			if r.Key() != nil {
 				c.keys[r.Sum] = to()
+				names = append(names, r.Name)
 			}
 		}
 	}
 	c.note("keys move")
-	c.stream.KeysChanged()
+	c.stream.KeysChanged(names)
 }
 
 func (c *chaosClient) step() {

@@ -156,14 +156,14 @@ type script struct {
 	events  []string
 	hasty   bool
 	keys    map[string]stream.KeyState // by the text of the Secret; KeyComing unless a script says something else
-	wanted  map[string]bool            // the Secrets whose keys the stream asked for, by their texts
+	wanted  map[string]string          // the names of the Secrets whose keys the stream asked for, by their texts
 }
 
 func newScript() *script {
 	r := &script{
 		now: time.Unix(1_000_000, 0), text: map[xds.Sum]string{},
 		last: map[ident.ResourceType][]stream.Response{}, names: map[ident.ResourceType][]string{},
-		version: map[ident.ResourceType]string{}, keys: map[string]stream.KeyState{}, wanted: map[string]bool{},
+		version: map[ident.ResourceType]string{}, keys: map[string]stream.KeyState{}, wanted: map[string]string{},
 	}
 	r.cfg = stream.Config{Linger: 30 * time.Second, Past: r.past(), Secret: r.secret, Observe: func(e stream.Event) {
 		r.events = append(r.events, [...]string{"Acked", "Nacked", "Stale", "Unsupported", "Downgrade", "Unmatched", "Suspect", "TooLarge", "Retaken"}[e.Kind])
@@ -173,7 +173,7 @@ func newScript() *script {
 
 // secret returns a Secret with its key.
 func (r *script) secret(res *xds.Resource) (*xds.Resource, stream.KeyState) {
-	r.wanted[r.text[res.Sum]] = true
+	r.wanted[r.text[res.Sum]] = res.Name
 	state, known := r.keys[r.text[res.Sum]]
 	if !known {
 		return nil, stream.KeyComing
@@ -221,8 +221,8 @@ func (r *script) line(line string) error {
 	case "key":
 		state := slices.Index([]string{"here", "coming", "gone"}, words[2])
 		r.keys[words[1]] = stream.KeyState(state)
-		if r.stream != nil {
-			r.stream.KeysChanged()
+		if name, asked := r.wanted[words[1]]; asked {
+			r.stream.KeysChanged([]string{name})
 		}
 		return nil
 	case "wants":

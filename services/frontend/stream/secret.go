@@ -22,11 +22,14 @@ const (
 	KeyGone                   // the Secret is answered like one that does not exist
 )
 
-// KeysChanged tells the Stream that Config.Secret may return something else.
-func (s *Stream) KeysChanged() {
+// KeysChanged tells the Stream that Config.Secret may return something else for the
+// Secrets of these names.
+func (s *Stream) KeysChanged(names []string) {
 	if w := s.watches[ident.SDS]; w != nil {
 		w.touch()
-		w.entries.changeAll()
+		for _, name := range names {
+			w.entries.change(name)
+		}
 	}
 }
 

@@ -175,18 +175,18 @@ func (k *Key) write(path string, content []byte, to func(string, []byte) error) 
 
 // WriteFile writes a file as Key.WriteFile does, unsealed.
 func WriteFile(path string, content []byte) error {
-	return place(path, content, os.Rename)
+	return place(path, content, os.Rename, SyncDir)
 }
 
 // CreateFile writes a file as Key.CreateFile does, unsealed.
 func CreateFile(path string, content []byte) error {
 	return place(path, content, func(tmp, path string) error {
 		return errors.Join(os.Link(tmp, path), os.Remove(tmp)) // a rename would replace a file
-	})
+	}, SyncDir)
 }
 
-// place writes a temporary file, syncs it, and puts it at path.
-func place(path string, content []byte, put func(tmp, path string) error) error {
+// place writes a temporary file, syncs it, puts it at path, and syncs the directory.
+func place(path string, content []byte, put func(tmp, path string) error, syncDir func(dir string) error) error {
 	tmp, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*") // 0600
 	if err != nil {
 		return err
@@ -202,7 +202,7 @@ func place(path string, content []byte, put func(tmp, path string) error) error 
 		return err
 	}
 	failpoint.At(failpoint.FilePlaced)
-	return SyncDir(filepath.Dir(path))
+	return syncDir(filepath.Dir(path))
 }
 
 // write writes content in two parts, so that a test can end the process between them.

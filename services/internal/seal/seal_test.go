@@ -118,6 +118,48 @@ func TestCreateOnce(t *testing.T) {
 	}
 }
 
+// Files that are written to a directory at the same time are all there when each call
+// returns, and each call fails if the directory cannot take them.
+func TestDir(t *testing.T) {
+	k, d := newKey(t, "a"), &seal.Dir{Path: t.TempDir()}
+	write := func() []error {
+		var all sync.WaitGroup
+		errs := make([]error, 50)
+		for i := range errs {
+			all.Go(func() {
+				name := fmt.Sprint(i)
+				if errs[i] = d.Write(k, name, []byte(name)); errs[i] != nil {
+					return
+				}
+				got, err := k.ReadFile(filepath.Join(d.Path, name))
+				if err == nil && string(got) != name {
+					err = fmt.Errorf("it has %q", got)
+				}
+				errs[i] = err
+			})
+		}
+		all.Wait()
+		return errs
+	}
+	for i, err := range write() {
+		if err != nil {
+			t.Errorf("file %d: %v", i, err)
+		}
+	}
+	files, err := os.ReadDir(d.Path)
+	if err != nil || len(files) != 50 {
+		t.Errorf("%d files, %v", len(files), err)
+	}
+	if err := os.RemoveAll(d.Path); err != nil {
+		t.Fatal(err)
+	}
+	for i, err := range write() {
+		if !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("file %d without a directory: %v", i, err)
+		}
+	}
+}
+
 func TestKeyFile(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name, content string, mode fs.FileMode) string {

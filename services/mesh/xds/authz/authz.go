@@ -48,7 +48,22 @@ type Options struct {
 	// MaxRegex is the size of the largest expression that the Envoys take, such as
 	// re2.Stock. A condition with a larger one cannot be decided.
 	MaxRegex int
+	// Only is the filter that is wanted: the others are nil then. Zero: all of them.
+	Only Filter
 }
+
+// Filter is one of the filters.
+type Filter int
+
+// The filters of Options.Only.
+const (
+	Custom Filter = iota + 1
+	Audit
+	Deny
+	Allow
+)
+
+func (o Options) wants(f Filter) bool { return o.Only == 0 || o.Only == f }
 
 // HTTP holds the filters of HTTP requests, in the order in which they run. A filter is
 // nil if no policy has its action.
@@ -110,22 +125,25 @@ func translate(policies []world.Object, o Options, tcp bool) rules {
 			m, ok = dry.Inner, true
 		}
 		if !ok { // a registry.v1.Closed: no value of the policy was ever good
-			all.close(p)
+			all.close(p, o)
 			continue
 		}
 		var slot **rbacv3.RBAC
-		action := rbacv3.RBAC_DENY
+		action, filter := rbacv3.RBAC_DENY, Deny
 		switch m.GetAction() {
 		case security.AuthorizationPolicy_ALLOW:
-			slot, action = &all.allow, rbacv3.RBAC_ALLOW
+			slot, action, filter = &all.allow, rbacv3.RBAC_ALLOW, Allow
 		case security.AuthorizationPolicy_DENY:
 			slot = &all.deny
 		case security.AuthorizationPolicy_AUDIT:
-			slot, action = &all.audit, rbacv3.RBAC_LOG
+			slot, action, filter = &all.audit, rbacv3.RBAC_LOG, Audit
 		case security.AuthorizationPolicy_CUSTOM:
-			slot = &all.custom
+			slot, filter = &all.custom, Custom
 		default:
-			all.close(p)
+			all.close(p, o)
+			continue
+		}
+		if !o.wants(filter) {
 			continue
 		}
 		t := translator{Options: o, tcp: tcp, allow: slot == &all.allow, namespace: p.Key.Namespace}
@@ -136,9 +154,12 @@ func translate(policies []world.Object, o Options, tcp bool) rules {
 
 // dryRun adds a policy that is evaluated, and not enforced.
 func (r *rules) dryRun(k ident.Key, m *security.AuthorizationPolicy, o Options, tcp bool) {
-	slot, action := &r.dryDeny, rbacv3.RBAC_DENY
+	slot, action, filter := &r.dryDeny, rbacv3.RBAC_DENY, Deny
 	if m.GetAction() == security.AuthorizationPolicy_ALLOW {
-		slot, action = &r.dryAllow, rbacv3.RBAC_ALLOW
+		slot, action, filter = &r.dryAllow, rbacv3.RBAC_ALLOW, Allow
+	}
+	if !o.wants(filter) {
+		return
 	}
 	t := translator{Options: o, tcp: tcp, allow: action == rbacv3.RBAC_ALLOW, namespace: k.Namespace}
 	t.add(policiesOf(slot, action), k, m)
@@ -164,7 +185,10 @@ func policiesOf(slot **rbacv3.RBAC, action rbacv3.RBAC_Action) map[string]*rbacv
 
 // close denies everything, and names the policy in the details of the response
 // (POL-15).
-func (r *rules) close(p world.Object) {
+func (r *rules) close(p world.Object, o Options) {
+	if !o.wants(Deny) {
+		return
+	}
 	policiesOf(&r.deny, rbacv3.RBAC_DENY)["invalid:"+p.Key.Namespace+"/"+p.Key.Name] = &rbacv3.Policy{
 		Permissions: []*rbacv3.Permission{operations.any()}, Principals: []*rbacv3.Principal{callers.any()},
 	}

@@ -115,6 +115,17 @@ func translate(t testing.TB, input []byte) []proto.Message {
 		return filters(f.Custom, f.Audit, f.Deny, f.Allow)
 	}
 	f := authz.ForHTTP(policies, o)
+	for only, want := range map[authz.Filter]authz.HTTP{
+		authz.Custom: {Custom: f.Custom}, authz.Audit: {Audit: f.Audit}, authz.Deny: {Deny: f.Deny}, authz.Allow: {Allow: f.Allow},
+	} {
+		o.Only = only
+		got, all := authz.ForHTTP(policies, o), filters(want.Custom, want.Audit, want.Deny, want.Allow)
+		for i, m := range filters(got.Custom, got.Audit, got.Deny, got.Allow) {
+			if !proto.Equal(m, all[i]) {
+				t.Errorf("filter %d of only %d is %v, want %v", i, only, m, all[i])
+			}
+		}
+	}
 	return filters(f.Custom, f.Audit, f.Deny, f.Allow)
 }
 

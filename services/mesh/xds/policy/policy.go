@@ -67,6 +67,9 @@ func (s slot) Make(r *index.Reader) ([]piece.Piece, []problem.Diagnostic) {
 	return []piece.Piece{{Name: s.name, Message: &corev3.TypedExtensionConfig{Name: s.name, TypedConfig: piece.Any(f)}}}, problems
 }
 
+// filters are the filters of the slots.
+var filters = map[string]authz.Filter{CustomMatch: authz.Custom, Custom: authz.Custom, Audit: authz.Audit, Deny: authz.Deny, Allow: authz.Allow}
+
 // filter returns the filter of a slot. One without policies is RBAC without rules, which
 // lets all requests pass.
 func (s slot) filter(r *index.Reader, policies []world.Object) (proto.Message, []problem.Diagnostic) {
@@ -78,7 +81,9 @@ func (s slot) filter(r *index.Reader, policies []world.Object) (proto.Message, [
 		return new(httpv3.RBAC), nil
 	}
 	policies = authorization(policies)
-	all := authz.ForHTTP(policies, options(r, s.principalNames))
+	o := options(r, s.principalNames)
+	o.Only = filters[s.name] // each policy is translated once, not once for each slot
+	all := authz.ForHTTP(policies, o)
 	if s.name == Custom {
 		if f, problems := customHTTP(r, policies, all.Custom, s.from); f != nil {
 			return f, problems

@@ -41,12 +41,13 @@ func Slots() []*hcmv3.HttpFilter {
 	for _, m := range []proto.Message{new(httpv3.RBAC), new(jwtv3.JwtAuthentication), new(extauthzv3.ExtAuthz)} {
 		types = append(types, piece.Any(m).GetTypeUrl())
 	}
+	deny := piece.Any(piece.DenyAll("meshlog:not-received"))
 	from := piece.FromADS()
 	from.InitialFetchTimeout = durationpb.New(fetchTimeout)
 	slots := make([]*hcmv3.HttpFilter, len(names))
 	for i, name := range names {
 		slots[i] = &hcmv3.HttpFilter{Name: name, ConfigType: &hcmv3.HttpFilter_ConfigDiscovery{ConfigDiscovery: &corev3.ExtensionConfigSource{
-			ConfigSource: from, DefaultConfig: piece.Any(piece.DenyAll("meshlog:not-received")), TypeUrls: types,
+			ConfigSource: from, DefaultConfig: deny, TypeUrls: types,
 		}}}
 	}
 	return slots

@@ -1,0 +1,68 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// stretch holds how often a thing was done in a while, and the processor time of the
+// process that did it.
+type stretch struct {
+	made int64
+	cpu  time.Duration
+}
+
+func (s stretch) each() time.Duration { return s.cpu / time.Duration(max(s.made, 1)) }
+
+// stretchOf does a thing again and again for a while, by several clients at once. used
+// returns the processor time of the process that is measured.
+func stretchOf(ctx context.Context, length time.Duration, clients int, used func() (time.Duration, error), do func(context.Context) error) (s stretch, err error) {
+	before, err := used()
+	if err != nil {
+		return s, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, length)
+	defer cancel()
+	var made atomic.Int64
+	var all sync.WaitGroup
+	failed := make([]error, clients)
+	for i := range clients {
+		all.Go(func() {
+			for ctx.Err() == nil {
+				if err := do(ctx); err != nil {
+					if ctx.Err() == nil {
+						failed[i] = err
+					}
+					return
+				}
+				made.Add(1)
+			}
+		})
+	}
+	all.Wait()
+	after, err := used()
+	return stretch{made.Load(), after - before}, errors.Join(append(failed, err)...)
+}
+
+// rounds are stretches of one thing.
+type rounds []stretch
+
+// cpu returns the processor time of doing it once, the median.
+func (r rounds) cpu() time.Duration {
+	return r.middle(func(a, b stretch) int { return int(a.each() - b.each()) }).each()
+}
+
+// perSecond returns how often it was done in a second, the median.
+func (r rounds) perSecond(length time.Duration) float64 {
+	return float64(r.middle(func(a, b stretch) int { return int(a.made - b.made) }).made) / length.Seconds()
+}
+
+func (r rounds) middle(compare func(a, b stretch) int) stretch {
+	r = slices.Clone(r)
+	slices.SortFunc(r, compare)
+	return r[len(r)/2]
+}
