@@ -128,7 +128,7 @@ func TestProxiesFetchKeys(t *testing.T) {
 	documents := func(audience string) string {
 		return fmt.Sprintf(tokens, issuerPort, issuerBackend, service, backend, audience)
 	}
-	m := start(t, documents(""))
+	m := start(t, documents(""), nil)
 	old, next := newSigner(t, "old"), newSigner(t, "next")
 	var keys atomic.Pointer[signer]
 	keys.Store(old)
