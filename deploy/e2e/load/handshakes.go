@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"net/http"
@@ -26,28 +25,10 @@ const handshakesCommand = "handshakes"
 // may take, as a multiple of what it takes with the listener written by hand.
 const maxHandshake = 1.2
 
-// handshakesPlan holds the settings of the comparison.
-type handshakesPlan struct {
-	rounds  int           // of each of the two, in turns
-	stretch time.Duration // how long a round lasts
-	clients int           // at once; each makes one request after the other
-}
-
 // handshakesResult holds the rounds of both.
 type handshakesResult struct{ ours, byHand rounds }
 
-func parseHandshakes(args []string) (handshakesPlan, error) {
-	p := handshakesPlan{rounds: 5, stretch: 3 * time.Second, clients: 4}
-	fs := flag.NewFlagSet("load "+handshakesCommand, flag.ContinueOnError)
-	fs.IntVar(&p.rounds, "rounds", p.rounds, "`stretches` of each of the two; at most 50")
-	if err := fs.Parse(args); err != nil {
-		return p, err
-	}
-	if p.rounds < 1 || p.rounds > 50 {
-		return p, fmt.Errorf("-rounds %d: from 1 to 50", p.rounds)
-	}
-	return p, nil
-}
+func parseHandshakes(args []string) (turnsPlan, error) { return parseTurns(handshakesCommand, 4, args) }
 
 // accepts is an Envoy that accepts mutual TLS at an address.
 type accepts struct {
@@ -56,7 +37,7 @@ type accepts struct {
 	client  *tls.Config
 }
 
-func runHandshakes(ctx context.Context, p handshakesPlan) (_ *handshakesResult, err error) {
+func runHandshakes(ctx context.Context, p turnsPlan) (_ *handshakesResult, err error) {
 	dir, err := os.MkdirTemp("", "meshlog-handshakes-")
 	if err != nil {
 		return nil, err
@@ -108,7 +89,7 @@ func runHandshakes(ctx context.Context, p handshakesPlan) (_ *handshakesResult, 
 }
 
 // stretch makes requests, each on a new connection, for a while.
-func (a *accepts) stretch(ctx context.Context, p handshakesPlan) (stretch, error) {
+func (a *accepts) stretch(ctx context.Context, p turnsPlan) (stretch, error) {
 	used := func() (time.Duration, error) { return cpuOf(a.pid) }
 	return stretchOf(ctx, p.stretch, p.clients, used, a.request)
 }
@@ -175,7 +156,7 @@ func startByHand(ctx context.Context, dir string, backend int, client *tls.Confi
 	return a, p.Kill, nil
 }
 
-func printHandshakes(w io.Writer, p handshakesPlan, r *handshakesResult) {
+func printHandshakes(w io.Writer, p turnsPlan, r *handshakesResult) {
 	fmt.Fprintf(w, "\nHandshakes: requests on new connections with mutual TLS; medians of %d stretches of %s each, in turns\n\n", p.rounds, p.stretch)
 	const line = "  %-52s %14s %14s %8s %9s  %s\n"
 	fmt.Fprintf(w, line, "", "sidecar", "by hand", "ratio", "at most", "")

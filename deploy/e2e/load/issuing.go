@@ -9,7 +9,6 @@ import (
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"math/big"
@@ -38,30 +37,12 @@ const issuingCommand = "issuing"
 // multiple of what reading its request, checking the request's signature and signing take.
 const maxIssuing = 8
 
-// issuingPlan holds the settings of the comparison.
-type issuingPlan struct {
-	rounds  int           // of each of the two, in turns
-	stretch time.Duration // how long a round lasts
-	clients int           // at once; each makes one request after the other
-}
-
 // issuingResult holds the rounds of both.
 type issuingResult struct{ ours, bare rounds }
 
-func parseIssuing(args []string) (issuingPlan, error) {
-	p := issuingPlan{rounds: 5, stretch: 3 * time.Second, clients: 16}
-	fs := flag.NewFlagSet("load "+issuingCommand, flag.ContinueOnError)
-	fs.IntVar(&p.rounds, "rounds", p.rounds, "`stretches` of each of the two; at most 50")
-	if err := fs.Parse(args); err != nil {
-		return p, err
-	}
-	if p.rounds < 1 || p.rounds > 50 {
-		return p, fmt.Errorf("-rounds %d: from 1 to 50", p.rounds)
-	}
-	return p, nil
-}
+func parseIssuing(args []string) (turnsPlan, error) { return parseTurns(issuingCommand, 16, args) }
 
-func runIssuing(ctx context.Context, p issuingPlan) (_ *issuingResult, err error) {
+func runIssuing(ctx context.Context, p turnsPlan) (_ *issuingResult, err error) {
 	dir, err := os.MkdirTemp("", "meshlog-issuing-")
 	if err != nil {
 		return nil, err
@@ -288,7 +269,7 @@ func (b *bare) issue(context.Context) error {
 	return nil
 }
 
-func printIssuing(w io.Writer, p issuingPlan, r *issuingResult) {
+func printIssuing(w io.Writer, p turnsPlan, r *issuingResult) {
 	fmt.Fprintf(w, "\nIssuing: renewals, each on a new connection with mutual TLS and recorded in the audit; medians of %d stretches of %s each, in turns\n\n", p.rounds, p.stretch)
 	const line = "  %-52s %14s %14s %8s %9s  %s\n"
 	fmt.Fprintf(w, line, "", "ca", "bare", "ratio", "at most", "")

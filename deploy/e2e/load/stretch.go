@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"errors"
+	"flag"
+	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -46,6 +48,26 @@ func stretchOf(ctx context.Context, length time.Duration, clients int, used func
 	all.Wait()
 	after, err := used()
 	return stretch{made.Load(), after - before}, errors.Join(append(failed, err)...)
+}
+
+// turnsPlan holds the settings of a comparison of two things, which are done in turns.
+type turnsPlan struct {
+	rounds  int           // of each of the two
+	stretch time.Duration // how long a round lasts
+	clients int           // at once; each does one after the other
+}
+
+func parseTurns(command string, clients int, args []string) (turnsPlan, error) {
+	p := turnsPlan{rounds: 5, stretch: 3 * time.Second, clients: clients}
+	fs := flag.NewFlagSet("load "+command, flag.ContinueOnError)
+	fs.IntVar(&p.rounds, "rounds", p.rounds, "`stretches` of each of the two; at most 50")
+	if err := fs.Parse(args); err != nil {
+		return p, err
+	}
+	if p.rounds < 1 || p.rounds > 50 {
+		return p, fmt.Errorf("-rounds %d: from 1 to 50", p.rounds)
+	}
+	return p, nil
 }
 
 // rounds are stretches of one thing.

@@ -82,6 +82,14 @@ type missing struct {
 	cut    []string // why answers were left out
 }
 
+// left returns an error if answers were left out.
+func (m missing) left() error {
+	if len(m.cut) == 0 {
+		return nil
+	}
+	return errors.New(strings.Join(m.cut, "; "))
+}
+
 // ask publishes a question to roles, on a subject for each, and calls take for each
 // answer with the name of the process, until take is done or a limit is reached. An
 // unreadable answer does not keep other processes from answering.

@@ -38,8 +38,8 @@ func (f *Fleet) Authority(ctx context.Context, do reportv1.AuthorityAction) ([]*
 		replies[name] = r
 		return false, nil
 	})
-	if err == nil && len(lost.cut) > 0 {
-		err = errors.New(strings.Join(lost.cut, "; "))
+	if err == nil {
+		err = lost.left()
 	}
 	if err != nil {
 		return nil, fmt.Errorf("ask the certificate authority: %w", err)

@@ -2,7 +2,6 @@ package bus
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -39,8 +38,8 @@ func (f *Fleet) Drain(ctx context.Context, id string, frontends []string) ([]*re
 		waiting = slices.DeleteFunc(waiting, func(name string) bool { return name == r.GetFrontend() })
 		return len(waiting) == 0, nil
 	})
-	if err == nil && len(lost.cut) > 0 {
-		err = errors.New(strings.Join(lost.cut, "; "))
+	if err == nil {
+		err = lost.left()
 	}
 	if err != nil {
 		return nil, fmt.Errorf("drain proxy %s: %w", id, err)

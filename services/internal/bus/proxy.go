@@ -2,7 +2,6 @@ package bus
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -44,8 +43,8 @@ func (f *Fleet) Proxy(ctx context.Context, id string, frontends []string) ([]*re
 		}
 		return len(waiting) == 0, nil
 	})
-	if err == nil && len(lost.cut) > 0 {
-		err = errors.New(strings.Join(lost.cut, "; "))
+	if err == nil {
+		err = lost.left()
 	}
 	if err != nil {
 		return nil, fmt.Errorf("ask for proxy %s: %w", id, err)

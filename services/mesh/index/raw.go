@@ -124,8 +124,8 @@ func (e touchError) Error() string {
 }
 
 // touched says which policies or TLS of generated listeners a Listener takes the place of:
-// those of a sidecar's inbound listeners and of a gRPC server, of which every one decides
-// about callers, and the slots of policies, wherever they are. It returns "" if there are none.
+// each inbound listener of a sidecar or of a gRPC server decides about callers, and so do
+// the slots of policies in any listener. It returns "" if there are none.
 func touched(m proto.Message) string {
 	l, ok := m.(*listenerv3.Listener)
 	if !ok {

@@ -82,7 +82,7 @@ func TestFiltersOfPolicies(t *testing.T) {
 	}
 }
 
-// A token of which the call does not say the claims, such as one that an attacker writes into
+// A token whose claims the call does not name, such as one that an attacker writes into
 // a header, makes the outcome unknown, wherever a provider looks for tokens (POL-16).
 func TestTokensOfWhichNothingIsSaid(t *testing.T) {
 	filter := func(provider string) string {

@@ -101,7 +101,7 @@ type Call struct {
 	// Path with query.
 	Path    string
 	Headers map[string][]string // lines by lower-case name
-	Token   *Token              // nil: the request has none of which the call says the claims
+	Token   *Token              // whose claims the call names; nil: there is none
 	// Now is when the call is made: tokens in headers, the query and cookies are verified
 	// by it and the keys of their issuers. With the zero Time they make the outcome unknown.
 	Now time.Time

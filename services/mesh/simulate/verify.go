@@ -43,8 +43,10 @@ func shownTo(of *jwtv3.JwtProvider, c Call) []shown {
 				if start := strings.IndexFunc(rest, isTokenChar); start >= 0 && h.GetValuePrefix() != "" {
 					rest = rest[start:]
 				}
-				if line == tokenLine { // which begins with Bearer
-					rest = map[bool]string{true: tokenLine}[strings.TrimSpace(h.GetValuePrefix()) == "Bearer"]
+				if line == tokenLine { // it stands for a token behind Bearer
+					if rest = ""; strings.TrimSpace(h.GetValuePrefix()) == "Bearer" {
+						rest = tokenLine
+					}
 				}
 				all = append(all, shown{rest, name, "the header " + h.GetName()})
 			}
@@ -146,7 +148,7 @@ func (p *policies) provider(of *jwtv3.JwtProvider, c Call) (verdict, error) {
 		case t.text == tokenLine && c.Token != nil:
 			v, claims = given(of, c.Token)
 		case c.Now.IsZero():
-			return refused, fmt.Errorf("the request has a token in %s of which the call does not say the claims", t.place)
+			return refused, fmt.Errorf("the request has a token in %s, and the call does not name its claims", t.place)
 		default:
 			v, claims, err = verify(of, t.text, c.Now)
 		}
@@ -159,7 +161,7 @@ func (p *policies) provider(of *jwtv3.JwtProvider, c Call) (verdict, error) {
 	return accepted, nil
 }
 
-// given says what a provider makes of a token of which the call says the claims.
+// given judges a token whose claims the call names, as a provider does.
 func given(of *jwtv3.JwtProvider, t *Token) (verdict, map[string]any) {
 	switch {
 	case of.GetIssuer() != "" && of.GetIssuer() != t.Claims["iss"]:

@@ -9,11 +9,10 @@ import (
 	"github.com/spf13/cobra"
 
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
-	"meshlog.dev/services/internal/bus"
 	"meshlog.dev/services/operate/command"
 )
 
-// drainView is what the agent of a proxy does.
+// drainView is the answer of the agent of a proxy.
 type drainView struct {
 	Proxy    string    `json:"proxy"`
 	Identity string    `json:"identity,omitempty"` // that the agent has shown
@@ -41,21 +40,9 @@ frontends. Restart others. ` + "`meshlog audit`" + ` shows which proxies were dr
 		Example: `  meshlog drain --data data/ sidecar~10.0.0.7~cart-1.shop~shop.svc.cluster.local`,
 	}
 	return command.Live(cmd, func(ctx context.Context, e *command.Env, args []string) error {
-		fleet, err := e.Fleet()
+		fleet, frontends, _, err := e.Frontends(ctx)
 		if err != nil {
 			return err
-		}
-		reports, err := fleet.Reports(ctx, bus.Summary)
-		if err != nil {
-			return err
-		}
-		e.WarnSilent(reports)
-		var frontends []string
-		for _, f := range reports.Frontends {
-			frontends = append(frontends, f.GetFrontend())
-		}
-		if len(frontends) == 0 {
-			return command.ErrNoFrontend
 		}
 		replies, err := fleet.Drain(ctx, args[0], frontends)
 		if err != nil {

@@ -65,29 +65,37 @@ func (q *ProxyQuery) Ask(ctx context.Context, t *Target, p *past.Past) ([]*repor
 	if !p.Live {
 		return nil, nil, Usage("%s: no proxy is connected there; give --node FILE with its bootstrap", p.Name)
 	}
-	fleet, err := t.Fleet()
+	fleet, frontends, builds, err := t.Frontends(ctx)
 	if err != nil {
 		return nil, nil, err
-	}
-	reports, err := fleet.Reports(ctx, bus.Summary)
-	if err != nil {
-		return nil, nil, err
-	}
-	t.WarnSilent(reports)
-	var frontends []string
-	builds := map[string]string{}
-	for _, f := range reports.Frontends {
-		frontends = append(frontends, f.GetFrontend())
-		builds[f.GetFrontend()] = f.GetBuild()
-	}
-	if len(frontends) == 0 {
-		return nil, nil, ErrNoFrontend
 	}
 	replies, err := fleet.Proxy(ctx, q.ID, frontends)
 	if err == nil && len(replies) == 0 {
 		err = NotConnected(q.ID, frontends)
 	}
 	return replies, builds, err
+}
+
+// Frontends returns the frontends that answer, and the build of each. No frontend is an
+// error.
+func (t *Target) Frontends(ctx context.Context) (fleet *bus.Fleet, ids []string, builds map[string]string, err error) {
+	if fleet, err = t.Fleet(); err != nil {
+		return nil, nil, nil, err
+	}
+	reports, err := fleet.Reports(ctx, bus.Summary)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	t.WarnSilent(reports)
+	builds = map[string]string{}
+	for _, f := range reports.Frontends {
+		ids = append(ids, f.GetFrontend())
+		builds[f.GetFrontend()] = f.GetBuild()
+	}
+	if len(ids) == 0 {
+		return nil, nil, nil, ErrNoFrontend
+	}
+	return fleet, ids, builds, nil
 }
 
 // NotConnected returns the error for a proxy that no frontend serves.

@@ -17,8 +17,8 @@ import (
 	"meshlog.dev/services/suite/envoytest"
 )
 
-// guarded are a service of cart with policies, one of which is tried and one of which no
-// proxy enforces, and a Gateway, one of whose two certificates is missing.
+// guarded has a service of cart with policies: one is in dry run, and no proxy enforces
+// another one. Its Gateway names two certificates, and one is missing.
 const guarded = `
 apiVersion: networking.istio.io/v1
 kind: ServiceEntry

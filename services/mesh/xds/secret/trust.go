@@ -23,8 +23,8 @@ func nameOfRoots(set index.TrustSet) string {
 	return setScheme + string(set)
 }
 
-// TrustedDomains returns the trust domains of which a secret has the CAs, if its name says
-// so: the name of the mesh's own CAs says none.
+// TrustedDomains returns the trust domains that the name of a secret with CAs lists. The
+// name of the mesh's own CAs lists none.
 func TrustedDomains(name string) []string {
 	if set, ok := strings.CutPrefix(name, setScheme); ok {
 		return index.TrustSet(set).Domains()
