@@ -25,7 +25,7 @@ type drainView struct {
 // Drain returns the command `drain`.
 func Drain() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "drain PROXY", Short: "End the connections of the clients of a proxy", Args: command.Args(1, 1, "PROXY, the id of a proxy that an agent runs"),
+		Use: "drain PROXY", Short: "End the connections of the clients of a proxy", Args: command.Args(1, 1, "PROXY"),
 		Long: `Have the agent of a proxy end all connections of its clients, and serve new ones
 meanwhile. A key or certificate that is replaced is in the next handshake, but connections
 that stand go on: for an hour, or for maxConnectionDuration of the MeshPolicy. Drain the
