@@ -33,6 +33,7 @@ func check(m *eventv1.Event) error {
 			within("shard", checkShard(b.Begin.GetShard())),
 			required("session", b.Begin.GetSession()),
 			required("holder", b.Begin.GetHolder()),
+			text("identity", b.Begin.GetIdentity()),
 		))
 	case *eventv1.Event_Alive:
 		return within("alive", checkAlive(b.Alive))
@@ -108,6 +109,7 @@ func checkAlive(a *eventv1.Alive) error {
 		required("session", a.GetSession()),
 		size("digest", a.GetDigest(), len(Digest{})),
 		checkKinds(a.GetKinds()),
+		text("identity", a.GetIdentity()),
 	)
 	if n := len(a.GetListed()); err == nil && n != 0 && n != Buckets/8 {
 		err = fmt.Errorf("listed: has %d bytes instead of none or %d", n, Buckets/8)

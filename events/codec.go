@@ -75,7 +75,7 @@ func toProto(e Event) *eventv1.Event {
 		m.Body = &eventv1.Event_Object{Object: objectToProto(b)}
 	case *Begin:
 		m.Body = &eventv1.Event_Begin{Begin: &eventv1.Begin{
-			Shard: shardToProto(b.Shard), Session: b.Session, Holder: b.Holder,
+			Shard: shardToProto(b.Shard), Session: b.Session, Holder: b.Holder, Identity: b.Identity,
 		}}
 	case *Alive:
 		m.Body = &eventv1.Event_Alive{Alive: &eventv1.Alive{
@@ -87,6 +87,8 @@ func toProto(e Event) *eventv1.Event {
 			Partial: b.Partial,
 			Kinds:   b.Kinds,
 			Ends:    b.Ends,
+
+			Identity: b.Identity,
 		}}
 	case *Overlay:
 		m.Body = &eventv1.Event_Overlay{Overlay: overlayToProto(b)}
@@ -192,6 +194,7 @@ func fromProto(m *eventv1.Event) Event {
 	case *eventv1.Event_Begin:
 		e.Body = &Begin{
 			Shard: shardFromProto(b.Begin.GetShard()), Session: b.Begin.GetSession(), Holder: b.Begin.GetHolder(),
+			Identity: b.Begin.GetIdentity(),
 		}
 	case *eventv1.Event_Alive:
 		e.Body = aliveFromProto(b.Alive)
@@ -236,6 +239,8 @@ func aliveFromProto(m *eventv1.Alive) *Alive {
 		Partial: m.GetPartial(),
 		Kinds:   m.GetKinds(),
 		Ends:    m.GetEnds(),
+
+		Identity: m.GetIdentity(),
 	}
 	if listed := m.GetListed(); len(listed) > 0 {
 		for i := range a.Listed {

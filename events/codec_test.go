@@ -60,8 +60,8 @@ func examples() []struct {
 			Key: exampleKey, Op: Put, Value: ident.Value{Type: "t"}, Session: "s1", Pseq: 1,
 		}}},
 		{"delete", envelope(&Object{Key: exampleKey, Op: Delete, Session: "s1", Pseq: 8, Low: 8})},
-		{"begin", envelope(&Begin{Shard: shard, Session: "s1", Holder: "host-1"})},
-		{"alive", envelope(&Alive{Shard: shard, Session: "s1", Low: 9, Digest: Digest{1, 2, 15: 3}, Listed: listed, Partial: true})},
+		{"begin", envelope(&Begin{Shard: shard, Session: "s1", Holder: "host-1", Identity: "datacenter dc1"})},
+		{"alive", envelope(&Alive{Shard: shard, Session: "s1", Low: 9, Digest: Digest{1, 2, 15: 3}, Listed: listed, Partial: true, Identity: "datacenter dc1"})},
 		{"alive-of-kinds", envelope(&Alive{Shard: shard, Session: "s1", Low: 1, Kinds: KindsOf("Service", "Pod", "Service"), Ends: true})},
 		{"alive-nothing-listed", envelope(&Alive{Shard: shard, Session: "s1"})},
 		{"rollback", envelope(&Overlay{ID: "o1", Kind: ident.Rollback, Reason: "bad canary", Values: []ident.OverlayValue{

@@ -72,6 +72,9 @@ type Begin struct {
 	Session string
 	// Holder is the stable name of the watcher process.
 	Holder string
+	// Identity is what the watcher reads, such as a datacenter (REG-12); empty: the
+	// source has none.
+	Identity string
 }
 
 // Alive is the heartbeat of a session (sync.alive).
@@ -94,6 +97,8 @@ type Alive struct {
 	// With Kinds, an operator removes all objects of these kinds; such an Alive
 	// says nothing about Partial.
 	Ends bool
+	// Identity is that of the session's Begin.
+	Identity string
 }
 
 // Overlay replaces values of the world, each key until its base value changes.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"log/slog"
 	"reflect"
 	"slices"
@@ -153,6 +154,11 @@ func (p *Publisher) standBy(ctx context.Context) (uint64, error) {
 			p.cool()
 			return 0, nil
 		}
+		if err == nil {
+			if err := p.sameSource(head); err != nil {
+				return 0, err
+			}
+		}
 		if err == nil && p.mayBegin(head) {
 			p.cool()
 			return head.Seq, nil
@@ -202,6 +208,26 @@ func (p *Publisher) cool() {
 		p.in.Rest()
 	}
 	p.warm = warm{}
+}
+
+// ErrIdentity: the shard is that of another source.
+var ErrIdentity = errors.New("another source has this name")
+
+// sameSource returns an ErrIdentity if the session of head reads another source. Two
+// datacenters under one name would remove each other's services at each takeover.
+func (p *Publisher) sameSource(head events.Record) error {
+	identity := ""
+	switch b := head.Event.Body.(type) {
+	case *events.Begin:
+		identity = b.Identity
+	case *events.Alive:
+		identity = b.Identity
+	}
+	if head.Err != nil || identity == "" || p.cfg.Identity == "" || identity == p.cfg.Identity {
+		return nil
+	}
+	return fmt.Errorf("%w: source %s is %s, this is %s: give it another --instance, or remove the other one with `meshlog sources remove %s`",
+		ErrIdentity, p.cfg.Shard, identity, p.cfg.Identity, p.cfg.Shard)
 }
 
 // mayBegin reports whether no other holder publishes: head is of a session of

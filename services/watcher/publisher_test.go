@@ -152,6 +152,8 @@ type options struct {
 	leader watcher.Leader
 	tracer *tracing.Tracer
 
+	identity string
+
 	permissions watcher.Permissions
 }
 
@@ -179,7 +181,7 @@ func start(t *testing.T, s *source, o options) *rig {
 	ended := make(chan error, 1)
 	go func() {
 		ended <- watcher.Run(ctx, watcher.Config{
-			Shard: shard, Holder: o.holder, Log: log, Leader: o.leader,
+			Shard: shard, Holder: o.holder, Identity: o.identity, Log: log, Leader: o.leader,
 			NewID: func() string { return o.id }, Logger: slog.New(slog.DiscardHandler),
 			OnState: func(s watcher.State) { r.mu.Lock(); defer r.mu.Unlock(); r.last = s },
 			Watcher: s, ListingRequests: r.requests, Tracer: o.tracer, Permissions: o.permissions,

@@ -16,8 +16,11 @@ type Config struct {
 	Shard ident.Shard
 	// Holder names this process, also after a restart. Its twin has another name.
 	Holder string
-	Log    Log
-	Leader Leader
+	// Identity is what the watcher reads, such as a datacenter. Another watcher of the
+	// shard that reads something else does not run (REG-12). Empty: no check.
+	Identity string
+	Log      Log
+	Leader   Leader
 	// Permissions are nil if the log takes all objects of the shard.
 	Permissions Permissions
 	// NewID makes a unique name; nil: a random one.
@@ -84,8 +87,8 @@ type State struct {
 }
 
 // Run publishes the objects of cfg.Watcher until ctx is done or the log is
-// closed, and returns that error. It stands by while another holder publishes for
-// the shard. No goroutine outlives it.
+// closed, and returns that error, or an ErrIdentity. It stands by while another holder
+// publishes for the shard. No goroutine outlives it.
 func Run(ctx context.Context, cfg Config) error {
 	in := NewInbox(cfg.Watcher, cfg.ListingRequests)
 	defer in.Rest()

@@ -232,6 +232,7 @@ func (p *Publisher) alive(ctx context.Context, listed events.BucketSet, trace st
 	err := p.control(ctx, fmt.Sprintf("%s/alive/%d", s.name, s.alives), trace, &events.Alive{
 		Shard: p.cfg.Shard, Session: s.name, Low: s.pseq + 1,
 		Digest: s.sent.digests.Sum(), Listed: listed, Partial: s.partial, Kinds: s.sent.kinds,
+		Identity: p.cfg.Identity,
 	})
 	s.beat = p.in.Now().Add(heartbeat)
 	if err == nil {

@@ -45,7 +45,7 @@ func (p *Publisher) begin(ctx context.Context, head uint64) error {
 		sent: newShadow(nil), refused: map[ident.Key]string{}, denied: map[ident.Key]struct{}{},
 	}
 	err := p.control(ctx, p.session.name+"/begin", "", &events.Begin{
-		Shard: p.cfg.Shard, Session: p.session.name, Holder: p.cfg.Holder,
+		Shard: p.cfg.Shard, Session: p.session.name, Holder: p.cfg.Holder, Identity: p.cfg.Identity,
 	})
 	if err != nil {
 		return err

@@ -7,6 +7,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"meshlog.dev/proto/ident"
+	registryv1 "meshlog.dev/proto/meshlog/registry/v1"
 	"meshlog.dev/services/mesh/kind"
 	"meshlog.dev/services/mesh/problem"
 	"meshlog.dev/services/mesh/world"
@@ -56,11 +57,28 @@ func (j KindJudge) Judge(k ident.Key, v ident.Value) (proto.Message, []problem.D
 		good = good && d.Severity != problem.Error
 		problems = append(problems, d)
 	}
+	if d := hostless(k, m); d != nil {
+		good, problems = false, append(problems, *d)
+	}
 	if good && j.Trial != nil {
 		found := j.Trial(m)
 		good, problems = len(found) == 0, append(found, problems...)
 	}
 	return m, problems, good
+}
+
+// hostless returns the problem of a registry's Service that names no host: only a
+// Service of Kubernetes has the host that follows from its name (AGG-1).
+func hostless(k ident.Key, m proto.Message) *problem.Diagnostic {
+	s, ok := m.(*registryv1.Service)
+	if !ok || world.OfKubernetes(k) || s.GetHostname() != "" {
+		return nil
+	}
+	return &problem.Diagnostic{
+		Severity: problem.Error, Code: "invalid", Field: "hostname",
+		Reason: fmt.Sprintf("is missing, and the host that would follow from the name is that of a Service of Kubernetes: %s may not have it", k.Shard()),
+		Advice: "make the watcher of the source name the host",
+	}
 }
 
 // Closed asks the kind.

@@ -82,3 +82,26 @@ func TestBrokenPair(t *testing.T) {
 		}
 	}
 }
+
+// AGG-1: a Service of a registry without a host would have that of a Service of
+// Kubernetes.
+func TestAGG1HostOfARegistry(t *testing.T) {
+	k, _ := kind.ByName("Service")
+	for _, c := range []struct {
+		source, host string
+		good         bool
+	}{
+		{"kubernetes", "", true}, {"file", "", true}, {"api", "", true},
+		{"consul", "", false}, {"nacos", "", false}, {"mcpxds", "", false}, {"consul", "reviews.service.consul", true},
+	} {
+		b, err := k.Encode(&registryv1.Service{Hostname: c.host})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, problems, good := fold.KindJudge{}.Judge(
+			ident.Key{Source: c.source, Instance: "a", Kind: k.Name, Namespace: "prod", Name: "reviews"}, ident.Value{Type: k.TypeURL, Bytes: b})
+		if good != c.good {
+			t.Errorf("of %s with host %q: good is %t, with %v", c.source, c.host, good, problems)
+		}
+	}
+}

@@ -12,8 +12,10 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 
 	"meshlog.dev/proto/ident"
+	configv1 "meshlog.dev/proto/meshlog/config/v1"
 	registryv1 "meshlog.dev/proto/meshlog/registry/v1"
 	"meshlog.dev/services/mesh/hostname"
+	"meshlog.dev/services/mesh/permit"
 	"meshlog.dev/services/mesh/problem"
 	"meshlog.dev/services/mesh/world"
 )
@@ -38,6 +40,8 @@ type settings struct {
 	// maxConnection limits connections to servers with TLS; 0: no limit.
 	maxConnection time.Duration
 	onDemand      bool // routers ask for certificates when a client needs one
+	// merges are the hosts that several sources may share.
+	merges []*configv1.MergeHosts
 }
 
 // claim is the service that one object claims for one host. Immutable.
@@ -89,13 +93,13 @@ func (s *settings) hosts(o world.Object) []string {
 	return nil
 }
 
-// registryClaim reads a Kubernetes Service (SVC-1 to SVC-8).
+// registryClaim reads a Service of Kubernetes (SVC-1 to SVC-8) or of a registry.
 func (s *settings) registryClaim(o world.Object, m *registryv1.Service) *claim {
 	svc := &Service{
 		ServiceID:  ServiceID{o.Key.Namespace, hostname.OfService(o.Key, m, s.domainSuffix)},
 		Key:        o.Key,
 		Created:    o.Created,
-		Kubernetes: true,
+		Kubernetes: world.OfKubernetes(o.Key),
 		Headless:   m.GetHeadless(),
 		AliasOf:    m.GetExternalName(),
 		Addresses:  plainAddresses(m.GetAddresses()),
@@ -181,8 +185,8 @@ func sortPorts(ports []Port) []Port {
 }
 
 // compareServices orders services that claim one host, the winner first:
-// Kubernetes Services before ServiceEntries (SE-14), so that no other namespace
-// takes over a Service's host (I24).
+// Kubernetes Services before all others (SE-14, AGG-1), so that neither another
+// namespace nor a registry takes over a Service's host (I24).
 func (s *settings) compareServices(a, b *Service) int {
 	switch {
 	case a.Kubernetes && !b.Kubernetes:
@@ -196,13 +200,28 @@ func (s *settings) compareServices(a, b *Service) int {
 func (s *settings) compareClaims(a, b *claim) int { return s.compareServices(a.service, b.service) }
 
 // joins reports whether the winner of the namespace takes the endpoints of this
-// claim too. Clusters of one registry share a Service, and ServiceEntries that
-// find endpoints in the same way share a host (SE-14).
-func (c *claim) joins(winner *claim) bool {
+// claim too: of one source, claims that find endpoints in the same way (SE-14,
+// AGG-3). Sources share a host only if the MeshPolicy says so (AGG-4), because
+// otherwise any source could add endpoints to the services of another (AGG-2).
+func (s *settings) joins(c, winner *claim) bool {
+	if c.service.Key.Source != winner.service.Key.Source {
+		return s.merged(c.service, winner.service) && c.static() == winner.static() && c.service.Resolution == winner.service.Resolution
+	}
 	if winner.registry != nil {
-		return c.registry != nil && c.service.Key.Source == winner.service.Key.Source
+		return c.registry != nil
 	}
 	return c.entry != nil && c.service.Resolution == winner.service.Resolution
+}
+
+// static reports whether the claim is a Service or a ServiceEntry with addresses.
+func (c *claim) static() bool { return c.service.Resolution == Static && c.service.AliasOf == "" }
+
+// merged reports whether the sources of two services share their host.
+func (s *settings) merged(a, b *Service) bool {
+	return slices.ContainsFunc(s.merges, func(m *configv1.MergeHosts) bool {
+		return slices.Contains(m.GetSources(), a.Key.Source) && slices.Contains(m.GetSources(), b.Key.Source) &&
+			slices.ContainsFunc(m.GetHosts(), func(glob string) bool { return permit.Match(glob, a.Hostname) })
+	})
 }
 
 // mergeClaims merges the claims of one namespace to one host, the winner first.
@@ -211,31 +230,31 @@ func (c *claim) joins(winner *claim) bool {
 // A service has a port if one cluster has it, so that a port can be rolled out
 // cluster by cluster. Virtual IPs are kept apart, because each cluster assigns
 // its own.
-func mergeClaims(claims []*claim, aliases []string) *Service {
+func (s *settings) mergeClaims(claims []*claim, aliases []string) *Service {
 	winner := claims[0]
-	s := *winner.service
-	s.Aliases = aliases
-	s.Ports, s.Addresses = slices.Clone(s.Ports), slices.Clone(s.Addresses)
+	all := *winner.service
+	all.Aliases = aliases
+	all.Ports, all.Addresses = slices.Clone(all.Ports), slices.Clone(all.Addresses)
 	if winner.service.Key.Source == kubernetesSource && winner.registry != nil {
-		s.Clusters = clustersOf(claims)
+		all.Clusters = clustersOf(claims)
 	}
 	for _, c := range claims[1:] {
-		if !c.joins(winner) || c.service.AliasOf != winner.service.AliasOf {
+		if !s.joins(c, winner) || c.service.AliasOf != winner.service.AliasOf {
 			continue
 		}
-		s.Ports = sortPorts(append(s.Ports, c.service.Ports...)) // stable, so the winner's win
-		if winner.entry != nil {
-			s.Addresses = plainAddresses(append(s.Addresses, c.service.Addresses...))
+		all.Ports = sortPorts(append(all.Ports, c.service.Ports...)) // stable, so the winner's win
+		if winner.entry != nil && c.entry != nil {
+			all.Addresses = plainAddresses(append(all.Addresses, c.service.Addresses...))
 		}
 	}
-	return &s
+	return &all
 }
 
-// clustersOf returns the clusters of the Services that made these claims.
+// clustersOf returns the clusters of Kubernetes among the claims' sources.
 func clustersOf(claims []*claim) []ServiceCluster {
 	var all []ServiceCluster
 	for _, c := range claims {
-		if c.joins(claims[0]) {
+		if c.service.Key.Source == kubernetesSource && c.registry != nil {
 			all = append(all, ServiceCluster{c.service.Key.Instance, c.service.Addresses})
 		}
 	}
@@ -251,8 +270,8 @@ func (s *settings) claimProblems(claims []*claim) []problem.Diagnostic {
 	winner := claims[0]
 	var ds []problem.Diagnostic
 	for _, c := range claims[1:] {
-		if c.joins(winner) {
-			if c.registry != nil {
+		if s.joins(c, winner) {
+			if c.registry != nil && winner.registry != nil {
 				ds = append(ds, clusterProblems(winner.service, c.service)...)
 			}
 			continue
@@ -260,11 +279,20 @@ func (s *settings) claimProblems(claims []*claim) []problem.Diagnostic {
 		ds = append(ds, problem.Diagnostic{
 			Severity: problem.Warning, Code: "conflict", Key: c.service.Key, Field: c.service.hostField(),
 			Reason: fmt.Sprintf("host %s belongs to %s, which %s", c.service.Hostname, winner.service.Key, s.whyServiceWins(winner.service, c.service)),
-			Advice: "use another host, or remove one of them",
+			Advice: s.adviceOnClaim(winner.service, c.service),
 			Effect: "this object does not define the host",
 		})
 	}
 	return ds
+}
+
+// adviceOnClaim says what to do about a claim that lost. Sources that find
+// endpoints alike can share the host.
+func (s *settings) adviceOnClaim(winner, loser *Service) string {
+	if winner.Key.Source != loser.Key.Source && winner.Resolution == loser.Resolution {
+		return fmt.Sprintf("use another host, remove one of them, or let %s and %s share the host in mergeHosts of MeshPolicy default", winner.Key.Source, loser.Key.Source)
+	}
+	return "use another host, or remove one of them"
 }
 
 // clusterProblems reports how a Service contradicts the one of the winning
@@ -301,8 +329,11 @@ func (s *settings) whyServiceWins(a, b *Service) string {
 
 // hostField returns the field of its object that sets the host.
 func (s *Service) hostField() string {
-	if s.Kubernetes {
+	switch {
+	case s.Kubernetes:
 		return "metadata.name"
+	case s.Key.Kind == world.ServiceKind:
+		return "hostname"
 	}
 	return "spec.hosts"
 }

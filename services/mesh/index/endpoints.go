@@ -223,7 +223,7 @@ func (e *endpointEdit) done(services *serviceIndex, networks *networkIndex, move
 	byID, spreads, counted := x.byID.Edit(), x.spreads.Edit(), x.networks.Edit()
 	identities := x.identities.Edit()
 	for id := range e.touched {
-		was, is := byID.Get(id), x.collect(services, networks, id)
+		was, is := byID.Get(id), x.collect(e.settings, services, networks, id)
 		e.spread(spreads, counted, id, networks.spreadOf(services.claims.Get(id), is, e.clusterLocal.has(id.Hostname) && services.byID.Get(id) != nil))
 		e.targets.service(id, services.claims.Get(id), was, is)
 		if equalEndpoints(was, is) {
@@ -317,7 +317,7 @@ func (e *endpointEdit) doneUnselected(x *endpointIndex) {
 }
 
 // collect returns the endpoints of a service.
-func (x *endpointIndex) collect(services *serviceIndex, networks *networkIndex, id ServiceID) Endpoints {
+func (x *endpointIndex) collect(settings *settings, services *serviceIndex, networks *networkIndex, id ServiceID) Endpoints {
 	claims := services.claims.Get(id)
 	if len(claims) == 0 || claims[0].service.AliasOf != "" {
 		return nil
@@ -326,7 +326,7 @@ func (x *endpointIndex) collect(services *serviceIndex, networks *networkIndex, 
 	s := services.byID.Get(id)
 	all := make(Endpoints)
 	for _, c := range claims {
-		if !c.joins(winner) || c.service.AliasOf != "" {
+		if !settings.joins(c, winner) || c.service.AliasOf != "" {
 			continue
 		}
 		for _, p := range c.service.Ports {
@@ -374,16 +374,14 @@ func addHost(all Endpoints, s *Service) {
 }
 
 // sliced returns the endpoints of a port from the slices of a Service (EPS-1 to
-// EPS-3).
+// EPS-3). An endpoint may have a port of its own (REG-2).
 func (x *endpointIndex) sliced(networks *networkIndex, c *claim, p Port) []Endpoint {
 	var list []Endpoint
 	for _, s := range x.slices.Get(c.service.Key) {
-		number, ok := slicePort(s.Endpoints, c.service, p)
-		if !ok {
-			continue
-		}
+		common := slicePort(s.Endpoints, c.service, p)
 		for _, m := range s.GetEndpoints() {
-			if len(m.GetAddresses()) == 0 {
+			number := cmp.Or(m.GetPorts()[p.Name], m.GetPorts()[""], common)
+			if number == 0 || len(m.GetAddresses()) == 0 {
 				continue
 			}
 			e := Endpoint{
@@ -403,15 +401,15 @@ func (x *endpointIndex) sliced(networks *networkIndex, c *claim, p Port) []Endpo
 	return list
 }
 
-// slicePort returns the port on which the endpoints of a slice serve a
-// Service's port.
-func slicePort(m *registryv1.Endpoints, s *Service, p Port) (uint32, bool) {
+// slicePort returns the port on which the endpoints of a slice serve a Service's port;
+// 0: they do not.
+func slicePort(m *registryv1.Endpoints, s *Service, p Port) uint32 {
 	for _, sp := range m.GetPorts() {
 		if sp.GetName() == p.Name || sp.GetName() == "" && len(m.GetPorts()) == 1 && len(s.Ports) == 1 {
-			return cmp.Or(sp.GetNumber(), p.Target, p.Number), true
+			return cmp.Or(sp.GetNumber(), p.Target, p.Number)
 		}
 	}
-	return 0, false
+	return 0
 }
 
 func localityOf(l *registryv1.Locality) proxy.Locality {

@@ -45,18 +45,19 @@ func viewHost(services []*Service) hostView {
 }
 
 // seenFrom returns the service that a namespace sees: its own, else the first
-// that is exported to it.
+// that is exported to it. Its own is not seen if the first is of another source,
+// because a host that one source has is no other's to take over (AGG-2).
 func seenFrom(services []*Service, namespace string) *Service {
 	var first *Service
 	for _, s := range services {
 		if !s.ExportTo.Shows(s.Namespace, namespace) {
 			continue
 		}
-		if s.Namespace == namespace {
-			return s
-		}
 		if first == nil {
 			first = s
+		}
+		if s.Namespace == namespace && s.Key.Source == first.Key.Source {
+			return s
 		}
 	}
 	return first
@@ -86,20 +87,34 @@ func (v hostView) homes(domainSuffix string) []string {
 	return []string{ns}
 }
 
-// viewProblems reports services that are public but hidden from some
-// namespaces.
+// viewProblems reports services that are hidden from some namespaces which they are
+// exported to; of those that are not exported to all, the ones that nobody sees.
 func (s *settings) viewProblems(v hostView) []problem.Diagnostic {
 	var ds []problem.Diagnostic
+	seen := make(map[*Service]bool, len(v.own))
+	for _, s := range v.own {
+		seen[s] = true
+	}
 	for _, loser := range v.services {
-		if loser == v.public || !loser.ExportTo.Public() {
+		if loser == v.public {
 			continue
 		}
-		ds = append(ds, problem.Diagnostic{
+		winner, private := v.sees(loser.Namespace), !loser.ExportTo.Public()
+		d := problem.Diagnostic{
 			Severity: problem.Warning, Code: "conflict", Key: loser.Key, Field: loser.hostField(),
-			Reason: fmt.Sprintf("host %s belongs to %s, which %s", loser.Hostname, v.public.Key, s.whyServiceWins(v.public, loser)),
-			Advice: "use another host, remove one of them, or export this one to its own namespace only",
-			Effect: "only proxies of namespace " + loser.Namespace + " see this one",
-		})
+			Advice: "use another host, or remove one of them", Effect: "no proxy sees this one",
+		}
+		switch {
+		case private && (winner == nil || winner.Key.Source == loser.Key.Source || seen[loser]):
+			continue
+		case private:
+		case winner == loser:
+			winner = v.public
+			d.Advice = "use another host, remove one of them, or export this one to its own namespace only"
+			d.Effect = "only proxies of namespace " + loser.Namespace + " see this one"
+		}
+		d.Reason = fmt.Sprintf("host %s belongs to %s, which %s", loser.Hostname, winner.Key, s.whyServiceWins(winner, loser))
+		ds = append(ds, d)
 	}
 	return ds
 }

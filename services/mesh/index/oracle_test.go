@@ -92,24 +92,31 @@ func (o oracle) order(a, b ident.Key, aCreated, bCreated time.Time) int {
 }
 
 func (o oracle) services(namespace string) []index.ServiceID {
-	byHost := map[string]*index.Service{}
+	byHost, own := map[string]*index.Service{}, map[string]*index.Service{}
 	r := o.pc.Read()
 	for _, id := range o.pc.ServiceIDs() {
 		s := r.Service(id)
 		if !visible(s.ExportTo, nil, id.Namespace, namespace) {
 			continue
 		}
+		if id.Namespace == namespace {
+			own[id.Hostname] = s
+		}
 		have := byHost[id.Hostname]
 		switch {
-		case have == nil, id.Namespace == namespace:
+		case have == nil:
 			byHost[id.Hostname] = s
-		case have.Namespace == namespace:
 		case s.Kubernetes != have.Kubernetes:
 			if s.Kubernetes {
 				byHost[id.Hostname] = s
 			}
 		case o.order(s.Key, have.Key, s.Created, have.Created) < 0:
 			byHost[id.Hostname] = s
+		}
+	}
+	for host, s := range own {
+		if s.Key.Source == byHost[host].Key.Source {
+			byHost[host] = s
 		}
 	}
 	var ids []index.ServiceID

@@ -85,7 +85,7 @@ func settingsOf(w *world.World) *settings {
 		priority: p.SourcePriority, domainSuffix: p.DomainSuffix, rootNamespace: m.GetRootNamespace(),
 		serviceExport: m.GetDefaultServiceExportTo(), virtualExport: m.GetDefaultVirtualServiceExportTo(),
 		ruleExport: m.GetDefaultDestinationRuleExportTo(), clusterLocal: clusterLocalOf(m, p.DomainSuffix),
-		rawResources: raw, maxConnection: p.MaxConnectionDuration, onDemand: p.CertificatesOnDemand,
+		rawResources: raw, maxConnection: p.MaxConnectionDuration, onDemand: p.CertificatesOnDemand, merges: p.MergeHosts,
 		trustDomains: append([]string{cmp.Or(m.GetTrustDomain(), defaultTrustDomain)}, m.GetTrustDomainAliases()...),
 	}
 }

@@ -165,7 +165,7 @@ func (e *serviceEdit) doneServices(x *serviceIndex, touched map[ServiceID]struct
 		old := byID.Get(id)
 		var s *Service
 		if claims := x.claims.Get(id); len(claims) > 0 {
-			s = mergeClaims(claims, x.aliases.of[id.Hostname])
+			s = e.mergeClaims(claims, x.aliases.of[id.Hostname])
 		}
 		if reflect.DeepEqual(old, s) {
 			continue

@@ -36,6 +36,8 @@ type Policy struct {
 	// CertificatesOnDemand makes routers ask for a certificate of a Gateway when a client
 	// first needs it (SDS-12).
 	CertificatesOnDemand bool
+	// MergeHosts are hosts that several sources may share (AGG-4).
+	MergeHosts []*configv1.MergeHosts
 }
 
 // DefaultsSource is the source that `meshlog up` publishes for. Any other
@@ -61,7 +63,7 @@ type Guard struct {
 // DefaultPolicy returns the policy of a mesh without a MeshPolicy.
 func DefaultPolicy() Policy {
 	return Policy{
-		SourcePriority: []string{"kubernetes", "file", "mcpxds", "consul", "nacos"},
+		SourcePriority: []string{"kubernetes", "file", "api", "mcpxds", "consul", "nacos"},
 		Guard:          Guard{MaxLossPercent: 30, MinKeys: 5},
 		RootNamespace:  "istio-system",
 		DomainSuffix:   "cluster.local",
@@ -86,6 +88,7 @@ func policyOf(m *configv1.MeshPolicy) Policy {
 	p.RootNamespace = cmp.Or(m.GetRootNamespace(), p.RootNamespace)
 	p.DomainSuffix = cmp.Or(m.GetDomainSuffix(), p.DomainSuffix)
 	p.SourceRules = m.GetSourceRules()
+	p.MergeHosts = m.GetMergeHosts()
 	p.RawResources = slices.Clone(m.GetRawResources())
 	p.CertificatesOnDemand = m.GetGatewayCertificates() == "onDemand"
 	if d := m.GetMaxConnectionDuration(); d != nil {

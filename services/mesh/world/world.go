@@ -32,6 +32,13 @@ const (
 	NamespaceKind = "Namespace"
 )
 
+// OfKubernetes reports whether k names a Service as Kubernetes has them, from a
+// cluster or in a document: its host follows from its name, and nobody else may have
+// that host (AGG-1). A Service of a registry names its host itself.
+func OfKubernetes(k ident.Key) bool {
+	return k.Kind == ServiceKind && (k.Source == "kubernetes" || k.Source == "file" || k.Source == "api")
+}
+
 // Object is the value of a key. It is immutable and shared.
 type Object struct {
 	Key     ident.Key

@@ -222,8 +222,8 @@ func (x *Locality) GetSubZone() string {
 // Only the one named "default" without a namespace has an effect.
 type MeshPolicy struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Sources by priority, highest first; default: kubernetes, file, mcpxds,
-	// consul, nacos. Sources that are not named come last, sorted by name.
+	// Sources by priority, highest first; default: kubernetes, file, api,
+	// mcpxds, consul, nacos. Sources that are not named come last, sorted by name.
 	SourcePriority []string `protobuf:"bytes,1,rep,name=source_priority,json=sourcePriority,proto3" json:"source_priority,omitempty"`
 	// The builder publishes nothing before each of these has listed all objects.
 	RequiredSources []*RequiredSource `protobuf:"bytes,2,rep,name=required_sources,json=requiredSources,proto3" json:"required_sources,omitempty"`
@@ -247,8 +247,11 @@ type MeshPolicy struct {
 	// needs one; default: when they are given the Gateway. Many thousands of hosts cost a
 	// router less memory on demand, and its ports open before the certificates are there.
 	GatewayCertificates string `protobuf:"bytes,10,opt,name=gateway_certificates,json=gatewayCertificates,proto3" json:"gateway_certificates,omitempty"`
-	unknownFields       protoimpl.UnknownFields
-	sizeCache           protoimpl.SizeCache
+	// Hosts whose endpoints come from several sources, as in a migration from one
+	// registry to another. Without it a host belongs to one source.
+	MergeHosts    []*MergeHosts `protobuf:"bytes,11,rep,name=merge_hosts,json=mergeHosts,proto3" json:"merge_hosts,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *MeshPolicy) Reset() {
@@ -344,6 +347,71 @@ func (x *MeshPolicy) GetGatewayCertificates() string {
 	return ""
 }
 
+func (x *MeshPolicy) GetMergeHosts() []*MergeHosts {
+	if x != nil {
+		return x.MergeHosts
+	}
+	return nil
+}
+
+// MergeHosts joins the claims of several sources to a host of one namespace: the
+// first source has the attributes; ports and endpoints are those of all. Claims
+// join if their endpoints are found alike: addresses with addresses, names with
+// names.
+type MergeHosts struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Globs, in which * stands for any characters, such as *.shop.example.
+	Hosts []string `protobuf:"bytes,1,rep,name=hosts,proto3" json:"hosts,omitempty"`
+	// Two sources or more.
+	Sources       []string `protobuf:"bytes,2,rep,name=sources,proto3" json:"sources,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MergeHosts) Reset() {
+	*x = MergeHosts{}
+	mi := &file_meshlog_config_v1_config_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MergeHosts) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MergeHosts) ProtoMessage() {}
+
+func (x *MergeHosts) ProtoReflect() protoreflect.Message {
+	mi := &file_meshlog_config_v1_config_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MergeHosts.ProtoReflect.Descriptor instead.
+func (*MergeHosts) Descriptor() ([]byte, []int) {
+	return file_meshlog_config_v1_config_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *MergeHosts) GetHosts() []string {
+	if x != nil {
+		return x.Hosts
+	}
+	return nil
+}
+
+func (x *MergeHosts) GetSources() []string {
+	if x != nil {
+		return x.Sources
+	}
+	return nil
+}
+
 // SourceRule allows a source to publish objects. Its texts are globs, in which *
 // stands for any characters; an empty list matches everything.
 type SourceRule struct {
@@ -367,7 +435,7 @@ type SourceRule struct {
 
 func (x *SourceRule) Reset() {
 	*x = SourceRule{}
-	mi := &file_meshlog_config_v1_config_proto_msgTypes[4]
+	mi := &file_meshlog_config_v1_config_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -379,7 +447,7 @@ func (x *SourceRule) String() string {
 func (*SourceRule) ProtoMessage() {}
 
 func (x *SourceRule) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_config_v1_config_proto_msgTypes[4]
+	mi := &file_meshlog_config_v1_config_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -392,7 +460,7 @@ func (x *SourceRule) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SourceRule.ProtoReflect.Descriptor instead.
 func (*SourceRule) Descriptor() ([]byte, []int) {
-	return file_meshlog_config_v1_config_proto_rawDescGZIP(), []int{4}
+	return file_meshlog_config_v1_config_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *SourceRule) GetSource() string {
@@ -442,7 +510,7 @@ type RequiredSource struct {
 
 func (x *RequiredSource) Reset() {
 	*x = RequiredSource{}
-	mi := &file_meshlog_config_v1_config_proto_msgTypes[5]
+	mi := &file_meshlog_config_v1_config_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -454,7 +522,7 @@ func (x *RequiredSource) String() string {
 func (*RequiredSource) ProtoMessage() {}
 
 func (x *RequiredSource) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_config_v1_config_proto_msgTypes[5]
+	mi := &file_meshlog_config_v1_config_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -467,7 +535,7 @@ func (x *RequiredSource) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RequiredSource.ProtoReflect.Descriptor instead.
 func (*RequiredSource) Descriptor() ([]byte, []int) {
-	return file_meshlog_config_v1_config_proto_rawDescGZIP(), []int{5}
+	return file_meshlog_config_v1_config_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *RequiredSource) GetSource() string {
@@ -506,7 +574,7 @@ type Guard struct {
 
 func (x *Guard) Reset() {
 	*x = Guard{}
-	mi := &file_meshlog_config_v1_config_proto_msgTypes[6]
+	mi := &file_meshlog_config_v1_config_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -518,7 +586,7 @@ func (x *Guard) String() string {
 func (*Guard) ProtoMessage() {}
 
 func (x *Guard) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_config_v1_config_proto_msgTypes[6]
+	mi := &file_meshlog_config_v1_config_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -531,7 +599,7 @@ func (x *Guard) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Guard.ProtoReflect.Descriptor instead.
 func (*Guard) Descriptor() ([]byte, []int) {
-	return file_meshlog_config_v1_config_proto_rawDescGZIP(), []int{6}
+	return file_meshlog_config_v1_config_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Guard) GetDisabled() bool {
@@ -571,7 +639,7 @@ const file_meshlog_config_v1_config_proto_rawDesc = "" +
 	"\bLocality\x12\x16\n" +
 	"\x06region\x18\x01 \x01(\tR\x06region\x12\x12\n" +
 	"\x04zone\x18\x02 \x01(\tR\x04zone\x12\x19\n" +
-	"\bsub_zone\x18\x03 \x01(\tR\asubZone\"\xfe\x03\n" +
+	"\bsub_zone\x18\x03 \x01(\tR\asubZone\"\xbe\x04\n" +
 	"\n" +
 	"MeshPolicy\x12'\n" +
 	"\x0fsource_priority\x18\x01 \x03(\tR\x0esourcePriority\x12L\n" +
@@ -583,8 +651,14 @@ const file_meshlog_config_v1_config_proto_rawDesc = "" +
 	"\fsource_rules\x18\a \x03(\v2\x1d.meshlog.config.v1.SourceRuleR\vsourceRules\x12Q\n" +
 	"\x17max_connection_duration\x18\t \x01(\v2\x19.google.protobuf.DurationR\x15maxConnectionDuration\x121\n" +
 	"\x14gateway_certificates\x18\n" +
-	" \x01(\tR\x13gatewayCertificatesJ\x04\b\b\x10\tR\n" +
-	"unenforced\"\x8c\x01\n" +
+	" \x01(\tR\x13gatewayCertificates\x12>\n" +
+	"\vmerge_hosts\x18\v \x03(\v2\x1d.meshlog.config.v1.MergeHostsR\n" +
+	"mergeHostsJ\x04\b\b\x10\tR\n" +
+	"unenforced\"<\n" +
+	"\n" +
+	"MergeHosts\x12\x14\n" +
+	"\x05hosts\x18\x01 \x03(\tR\x05hosts\x12\x18\n" +
+	"\asources\x18\x02 \x03(\tR\asources\"\x8c\x01\n" +
 	"\n" +
 	"SourceRule\x12\x16\n" +
 	"\x06source\x18\x01 \x01(\tR\x06source\x12\x1a\n" +
@@ -615,33 +689,35 @@ func file_meshlog_config_v1_config_proto_rawDescGZIP() []byte {
 	return file_meshlog_config_v1_config_proto_rawDescData
 }
 
-var file_meshlog_config_v1_config_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
+var file_meshlog_config_v1_config_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
 var file_meshlog_config_v1_config_proto_goTypes = []any{
 	(*Resource)(nil),            // 0: meshlog.config.v1.Resource
 	(*NodeSelector)(nil),        // 1: meshlog.config.v1.NodeSelector
 	(*Locality)(nil),            // 2: meshlog.config.v1.Locality
 	(*MeshPolicy)(nil),          // 3: meshlog.config.v1.MeshPolicy
-	(*SourceRule)(nil),          // 4: meshlog.config.v1.SourceRule
-	(*RequiredSource)(nil),      // 5: meshlog.config.v1.RequiredSource
-	(*Guard)(nil),               // 6: meshlog.config.v1.Guard
-	(*anypb.Any)(nil),           // 7: google.protobuf.Any
-	(*structpb.Struct)(nil),     // 8: google.protobuf.Struct
-	(*durationpb.Duration)(nil), // 9: google.protobuf.Duration
+	(*MergeHosts)(nil),          // 4: meshlog.config.v1.MergeHosts
+	(*SourceRule)(nil),          // 5: meshlog.config.v1.SourceRule
+	(*RequiredSource)(nil),      // 6: meshlog.config.v1.RequiredSource
+	(*Guard)(nil),               // 7: meshlog.config.v1.Guard
+	(*anypb.Any)(nil),           // 8: google.protobuf.Any
+	(*structpb.Struct)(nil),     // 9: google.protobuf.Struct
+	(*durationpb.Duration)(nil), // 10: google.protobuf.Duration
 }
 var file_meshlog_config_v1_config_proto_depIdxs = []int32{
-	1, // 0: meshlog.config.v1.Resource.nodes:type_name -> meshlog.config.v1.NodeSelector
-	7, // 1: meshlog.config.v1.Resource.resource:type_name -> google.protobuf.Any
-	8, // 2: meshlog.config.v1.NodeSelector.metadata:type_name -> google.protobuf.Struct
-	2, // 3: meshlog.config.v1.NodeSelector.locality:type_name -> meshlog.config.v1.Locality
-	5, // 4: meshlog.config.v1.MeshPolicy.required_sources:type_name -> meshlog.config.v1.RequiredSource
-	6, // 5: meshlog.config.v1.MeshPolicy.guard:type_name -> meshlog.config.v1.Guard
-	4, // 6: meshlog.config.v1.MeshPolicy.source_rules:type_name -> meshlog.config.v1.SourceRule
-	9, // 7: meshlog.config.v1.MeshPolicy.max_connection_duration:type_name -> google.protobuf.Duration
-	8, // [8:8] is the sub-list for method output_type
-	8, // [8:8] is the sub-list for method input_type
-	8, // [8:8] is the sub-list for extension type_name
-	8, // [8:8] is the sub-list for extension extendee
-	0, // [0:8] is the sub-list for field type_name
+	1,  // 0: meshlog.config.v1.Resource.nodes:type_name -> meshlog.config.v1.NodeSelector
+	8,  // 1: meshlog.config.v1.Resource.resource:type_name -> google.protobuf.Any
+	9,  // 2: meshlog.config.v1.NodeSelector.metadata:type_name -> google.protobuf.Struct
+	2,  // 3: meshlog.config.v1.NodeSelector.locality:type_name -> meshlog.config.v1.Locality
+	6,  // 4: meshlog.config.v1.MeshPolicy.required_sources:type_name -> meshlog.config.v1.RequiredSource
+	7,  // 5: meshlog.config.v1.MeshPolicy.guard:type_name -> meshlog.config.v1.Guard
+	5,  // 6: meshlog.config.v1.MeshPolicy.source_rules:type_name -> meshlog.config.v1.SourceRule
+	10, // 7: meshlog.config.v1.MeshPolicy.max_connection_duration:type_name -> google.protobuf.Duration
+	4,  // 8: meshlog.config.v1.MeshPolicy.merge_hosts:type_name -> meshlog.config.v1.MergeHosts
+	9,  // [9:9] is the sub-list for method output_type
+	9,  // [9:9] is the sub-list for method input_type
+	9,  // [9:9] is the sub-list for extension type_name
+	9,  // [9:9] is the sub-list for extension extendee
+	0,  // [0:9] is the sub-list for field type_name
 }
 
 func init() { file_meshlog_config_v1_config_proto_init() }
@@ -655,7 +731,7 @@ func file_meshlog_config_v1_config_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_meshlog_config_v1_config_proto_rawDesc), len(file_meshlog_config_v1_config_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   7,
+			NumMessages:   8,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -625,7 +625,10 @@ type Begin struct {
 	Session string                 `protobuf:"bytes,2,opt,name=session,proto3" json:"session,omitempty"`
 	// The stable name of the watcher process, so that it may begin again at once
 	// after a restart while a standby waits.
-	Holder        string `protobuf:"bytes,3,opt,name=holder,proto3" json:"holder,omitempty"`
+	Holder string `protobuf:"bytes,3,opt,name=holder,proto3" json:"holder,omitempty"`
+	// What the watcher reads, such as a datacenter. A watcher that reads something else
+	// begins no session of the shard; empty: the source has no identity.
+	Identity      string `protobuf:"bytes,4,opt,name=identity,proto3" json:"identity,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -681,6 +684,13 @@ func (x *Begin) GetHolder() string {
 	return ""
 }
 
+func (x *Begin) GetIdentity() string {
+	if x != nil {
+		return x.Identity
+	}
+	return ""
+}
+
 // Alive is the heartbeat of a session (sync.alive). The first one ends the listing.
 type Alive struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
@@ -701,7 +711,9 @@ type Alive struct {
 	// Ends the session: another watcher of the shard may begin at once. With
 	// kinds, an operator removes all objects of these kinds; partial has no
 	// meaning then.
-	Ends          bool `protobuf:"varint,8,opt,name=ends,proto3" json:"ends,omitempty"`
+	Ends bool `protobuf:"varint,8,opt,name=ends,proto3" json:"ends,omitempty"`
+	// As in Begin; empty in an Alive of an operator.
+	Identity      string `protobuf:"bytes,9,opt,name=identity,proto3" json:"identity,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -790,6 +802,13 @@ func (x *Alive) GetEnds() bool {
 		return x.Ends
 	}
 	return false
+}
+
+func (x *Alive) GetIdentity() string {
+	if x != nil {
+		return x.Identity
+	}
+	return ""
 }
 
 // Overlay replaces values or resources on the order of an operator or a builder.
@@ -1209,11 +1228,12 @@ const file_meshlog_event_v1_event_proto_rawDesc = "" +
 	"\x05Batch\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\rR\x05index\x12\x14\n" +
-	"\x05total\x18\x03 \x01(\rR\x05total\"h\n" +
+	"\x05total\x18\x03 \x01(\rR\x05total\"\x84\x01\n" +
 	"\x05Begin\x12-\n" +
 	"\x05shard\x18\x01 \x01(\v2\x17.meshlog.event.v1.ShardR\x05shard\x12\x18\n" +
 	"\asession\x18\x02 \x01(\tR\asession\x12\x16\n" +
-	"\x06holder\x18\x03 \x01(\tR\x06holder\"\xd6\x01\n" +
+	"\x06holder\x18\x03 \x01(\tR\x06holder\x12\x1a\n" +
+	"\bidentity\x18\x04 \x01(\tR\bidentity\"\xf2\x01\n" +
 	"\x05Alive\x12-\n" +
 	"\x05shard\x18\x01 \x01(\v2\x17.meshlog.event.v1.ShardR\x05shard\x12\x18\n" +
 	"\asession\x18\x02 \x01(\tR\asession\x12\x10\n" +
@@ -1222,7 +1242,8 @@ const file_meshlog_event_v1_event_proto_rawDesc = "" +
 	"\x06listed\x18\x05 \x01(\fR\x06listed\x12\x18\n" +
 	"\apartial\x18\x06 \x01(\bR\apartial\x12\x14\n" +
 	"\x05kinds\x18\a \x03(\tR\x05kinds\x12\x12\n" +
-	"\x04ends\x18\b \x01(\bR\x04ends\"\xb4\x01\n" +
+	"\x04ends\x18\b \x01(\bR\x04ends\x12\x1a\n" +
+	"\bidentity\x18\t \x01(\tR\bidentity\"\xb4\x01\n" +
 	"\aOverlay\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x121\n" +
 	"\x04kind\x18\x02 \x01(\x0e2\x1d.meshlog.event.v1.OverlayKindR\x04kind\x12\x16\n" +

@@ -967,7 +967,10 @@ type Endpoint struct {
 	MutualTls bool `protobuf:"varint,10,opt,name=mutual_tls,json=mutualTls,proto3" json:"mutual_tls,omitempty"`
 	// The name of the endpoint within a headless service: HOSTNAME.SERVICE.NAMESPACE.svc
 	// means this endpoint.
-	Hostname      string `protobuf:"bytes,11,opt,name=hostname,proto3" json:"hostname,omitempty"`
+	Hostname string `protobuf:"bytes,11,opt,name=hostname,proto3" json:"hostname,omitempty"`
+	// Ports that it listens on, by the name of the Service's port; "" is every port.
+	// They take the place of the slice's number.
+	Ports         map[string]uint32 `protobuf:"bytes,12,rep,name=ports,proto3" json:"ports,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1077,6 +1080,13 @@ func (x *Endpoint) GetHostname() string {
 		return x.Hostname
 	}
 	return ""
+}
+
+func (x *Endpoint) GetPorts() map[string]uint32 {
+	if x != nil {
+		return x.Ports
+	}
+	return nil
 }
 
 // Locality is the location of a workload.
@@ -1679,7 +1689,7 @@ const file_meshlog_registry_v1_registry_proto_rawDesc = "" +
 	"\fEndpointPort\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06number\x18\x02 \x01(\rR\x06number\x12!\n" +
-	"\fapp_protocol\x18\x03 \x01(\tR\vappProtocol\"\xdc\x03\n" +
+	"\fapp_protocol\x18\x03 \x01(\tR\vappProtocol\"\xd6\x04\n" +
 	"\bEndpoint\x12\x1c\n" +
 	"\taddresses\x18\x01 \x03(\tR\taddresses\x123\n" +
 	"\x06health\x18\x02 \x01(\x0e2\x1b.meshlog.registry.v1.HealthR\x06health\x12A\n" +
@@ -1693,10 +1703,15 @@ const file_meshlog_registry_v1_registry_proto_rawDesc = "" +
 	"\n" +
 	"mutual_tls\x18\n" +
 	" \x01(\bR\tmutualTls\x12\x1a\n" +
-	"\bhostname\x18\v \x01(\tR\bhostname\x1a9\n" +
+	"\bhostname\x18\v \x01(\tR\bhostname\x12>\n" +
+	"\x05ports\x18\f \x03(\v2(.meshlog.registry.v1.Endpoint.PortsEntryR\x05ports\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"Q\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a8\n" +
+	"\n" +
+	"PortsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\rR\x05value:\x028\x01\"Q\n" +
 	"\bLocality\x12\x16\n" +
 	"\x06region\x18\x01 \x01(\tR\x06region\x12\x12\n" +
 	"\x04zone\x18\x02 \x01(\tR\x04zone\x12\x19\n" +
@@ -1773,7 +1788,7 @@ func file_meshlog_registry_v1_registry_proto_rawDescGZIP() []byte {
 }
 
 var file_meshlog_registry_v1_registry_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_meshlog_registry_v1_registry_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
+var file_meshlog_registry_v1_registry_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
 var file_meshlog_registry_v1_registry_proto_goTypes = []any{
 	(Health)(0),             // 0: meshlog.registry.v1.Health
 	(Pair)(0),               // 1: meshlog.registry.v1.Pair
@@ -1801,16 +1816,17 @@ var file_meshlog_registry_v1_registry_proto_goTypes = []any{
 	nil,                     // 23: meshlog.registry.v1.Service.SelectorEntry
 	nil,                     // 24: meshlog.registry.v1.NodeSelector.LabelsEntry
 	nil,                     // 25: meshlog.registry.v1.Endpoint.LabelsEntry
-	nil,                     // 26: meshlog.registry.v1.Workload.LabelsEntry
-	nil,                     // 27: meshlog.registry.v1.Workload.PortsEntry
-	nil,                     // 28: meshlog.registry.v1.SecretReference.FieldsEntry
-	(*anypb.Any)(nil),       // 29: google.protobuf.Any
+	nil,                     // 26: meshlog.registry.v1.Endpoint.PortsEntry
+	nil,                     // 27: meshlog.registry.v1.Workload.LabelsEntry
+	nil,                     // 28: meshlog.registry.v1.Workload.PortsEntry
+	nil,                     // 29: meshlog.registry.v1.SecretReference.FieldsEntry
+	(*anypb.Any)(nil),       // 30: google.protobuf.Any
 }
 var file_meshlog_registry_v1_registry_proto_depIdxs = []int32{
 	20, // 0: meshlog.registry.v1.Closed.match_labels:type_name -> meshlog.registry.v1.Closed.MatchLabelsEntry
 	21, // 1: meshlog.registry.v1.Closed.targets:type_name -> meshlog.registry.v1.Closed.Target
-	29, // 2: meshlog.registry.v1.DryRun.policy:type_name -> google.protobuf.Any
-	29, // 3: meshlog.registry.v1.ProxyKeys.policy:type_name -> google.protobuf.Any
+	30, // 2: meshlog.registry.v1.DryRun.policy:type_name -> google.protobuf.Any
+	30, // 3: meshlog.registry.v1.ProxyKeys.policy:type_name -> google.protobuf.Any
 	9,  // 4: meshlog.registry.v1.Service.ports:type_name -> meshlog.registry.v1.ServicePort
 	22, // 5: meshlog.registry.v1.Service.labels:type_name -> meshlog.registry.v1.Service.LabelsEntry
 	23, // 6: meshlog.registry.v1.Service.selector:type_name -> meshlog.registry.v1.Service.SelectorEntry
@@ -1821,19 +1837,20 @@ var file_meshlog_registry_v1_registry_proto_depIdxs = []int32{
 	0,  // 11: meshlog.registry.v1.Endpoint.health:type_name -> meshlog.registry.v1.Health
 	25, // 12: meshlog.registry.v1.Endpoint.labels:type_name -> meshlog.registry.v1.Endpoint.LabelsEntry
 	14, // 13: meshlog.registry.v1.Endpoint.locality:type_name -> meshlog.registry.v1.Locality
-	26, // 14: meshlog.registry.v1.Workload.labels:type_name -> meshlog.registry.v1.Workload.LabelsEntry
-	14, // 15: meshlog.registry.v1.Workload.locality:type_name -> meshlog.registry.v1.Locality
-	0,  // 16: meshlog.registry.v1.Workload.health:type_name -> meshlog.registry.v1.Health
-	27, // 17: meshlog.registry.v1.Workload.ports:type_name -> meshlog.registry.v1.Workload.PortsEntry
-	28, // 18: meshlog.registry.v1.SecretReference.fields:type_name -> meshlog.registry.v1.SecretReference.FieldsEntry
-	1,  // 19: meshlog.registry.v1.SecretReference.pair:type_name -> meshlog.registry.v1.Pair
-	18, // 20: meshlog.registry.v1.TrustBundle.roots:type_name -> meshlog.registry.v1.Root
-	2,  // 21: meshlog.registry.v1.Root.state:type_name -> meshlog.registry.v1.RootState
-	22, // [22:22] is the sub-list for method output_type
-	22, // [22:22] is the sub-list for method input_type
-	22, // [22:22] is the sub-list for extension type_name
-	22, // [22:22] is the sub-list for extension extendee
-	0,  // [0:22] is the sub-list for field type_name
+	26, // 14: meshlog.registry.v1.Endpoint.ports:type_name -> meshlog.registry.v1.Endpoint.PortsEntry
+	27, // 15: meshlog.registry.v1.Workload.labels:type_name -> meshlog.registry.v1.Workload.LabelsEntry
+	14, // 16: meshlog.registry.v1.Workload.locality:type_name -> meshlog.registry.v1.Locality
+	0,  // 17: meshlog.registry.v1.Workload.health:type_name -> meshlog.registry.v1.Health
+	28, // 18: meshlog.registry.v1.Workload.ports:type_name -> meshlog.registry.v1.Workload.PortsEntry
+	29, // 19: meshlog.registry.v1.SecretReference.fields:type_name -> meshlog.registry.v1.SecretReference.FieldsEntry
+	1,  // 20: meshlog.registry.v1.SecretReference.pair:type_name -> meshlog.registry.v1.Pair
+	18, // 21: meshlog.registry.v1.TrustBundle.roots:type_name -> meshlog.registry.v1.Root
+	2,  // 22: meshlog.registry.v1.Root.state:type_name -> meshlog.registry.v1.RootState
+	23, // [23:23] is the sub-list for method output_type
+	23, // [23:23] is the sub-list for method input_type
+	23, // [23:23] is the sub-list for extension type_name
+	23, // [23:23] is the sub-list for extension extendee
+	0,  // [0:23] is the sub-list for field type_name
 }
 
 func init() { file_meshlog_registry_v1_registry_proto_init() }
@@ -1847,7 +1864,7 @@ func file_meshlog_registry_v1_registry_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_meshlog_registry_v1_registry_proto_rawDesc), len(file_meshlog_registry_v1_registry_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   26,
+			NumMessages:   27,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -18,7 +18,7 @@ import (
 
 var (
 	subdomain = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`)
-	sources   = []string{"kubernetes", "file", "mcpxds", "consul", "nacos"}
+	sources   = []string{"kubernetes", "file", "api", "mcpxds", "consul", "nacos"}
 )
 
 // MeshConfig checks a MeshConfig.
@@ -66,7 +66,7 @@ func MeshConfig(m proto.Message) []problem.Diagnostic {
 func (c *checker) sourceRule(at *fieldPath, r *configv1.SourceRule) {
 	source := r.GetSource()
 	c.errorIf(source == "", at.field("source"), "write a source such as consul, or * for all", "the source is missing")
-	if known := append([]string{"api", "up"}, sources...); source != "" && !slices.ContainsFunc(known, func(s string) bool { return permit.Match(source, s) }) {
+	if known := append([]string{"up"}, sources...); source != "" && !slices.ContainsFunc(known, func(s string) bool { return permit.Match(source, s) }) {
 		c.warnf(at.field("source"), "use "+strings.Join(known, ", ")+", or a glob that matches some", "meshlog has no source %q", source)
 	}
 	for _, list := range []struct {
@@ -122,6 +122,20 @@ func (c *checker) eachOf(at *fieldPath, all, known []string) {
 	}
 }
 
+// mergeHosts checks the hosts that sources share (AGG-4).
+func (c *checker) mergeHosts(merges []*configv1.MergeHosts) {
+	for i, m := range merges {
+		at := root.field("mergeHosts").item(i)
+		c.errorIf(len(m.GetHosts()) == 0, at.field("hosts"), "name the hosts, such as *.shop.example", isEmpty)
+		c.errorIf(len(m.GetSources()) < 2, at.field("sources"), "name the sources that share them, such as [consul, nacos]", "needs two sources or more")
+		for j, s := range m.GetSources() {
+			if !slices.Contains(sources, s) {
+				c.warnf(at.field("sources").item(j), "use "+strings.Join(sources, ", "), "meshlog has no source %q", s)
+			}
+		}
+	}
+}
+
 // MeshPolicy checks a MeshPolicy.
 func MeshPolicy(m proto.Message) []problem.Diagnostic {
 	p := m.(*configv1.MeshPolicy)
@@ -147,6 +161,7 @@ func MeshPolicy(m proto.Message) []problem.Diagnostic {
 	for i, r := range p.GetSourceRules() {
 		c.sourceRule(root.field("sourceRules").item(i), r)
 	}
+	c.mergeHosts(p.GetMergeHosts())
 	if n := p.GetGuard().GetMaxLossPercent(); n > 100 {
 		c.errorf(root.field("guard.maxLossPercent"), "use 1 to 100; 0 means the default of 30", "%d is more than 100 percent", n)
 	}

@@ -1,6 +1,10 @@
 package validate
 
 import (
+	"maps"
+	"math"
+	"slices"
+
 	"google.golang.org/protobuf/proto"
 
 	registryv1 "meshlog.dev/proto/meshlog/registry/v1"
@@ -72,8 +76,23 @@ func Endpoints(m proto.Message) []problem.Diagnostic {
 		for j, a := range e.GetAddresses() {
 			c.ip(at.item(j), a)
 		}
+		c.ownPorts(endpoints.item(i), e.GetPorts())
 	}
 	return c.result()
+}
+
+// ownPorts checks the ports of an endpoint (REG-2).
+func (c *checker) ownPorts(at *fieldPath, ports map[string]uint32) {
+	bad := false
+	for _, n := range ports {
+		bad = bad || n < 1 || n > math.MaxUint16
+	}
+	if !bad {
+		return
+	}
+	for _, name := range slices.Sorted(maps.Keys(ports)) {
+		c.port(at.field("ports").entry(name), ports[name])
+	}
 }
 
 // Workload checks a Pod.
