@@ -97,13 +97,16 @@ func (s *Server) Wipe() error {
 // ready returns nil when the server accepts requests on both ports and, with
 // authentication, has created its account.
 func (s *Server) ready(ctx context.Context) error {
-	if err := s.Call(ctx, http.MethodGet, "/nacos/v1/console/health/readiness", nil, nil); err != nil {
-		return err
-	}
+	parameters := url.Values{}
 	if s.User != "" {
-		if _, err := s.Login(ctx); err != nil {
+		token, err := s.Login(ctx)
+		if err != nil {
 			return err
 		}
+		parameters.Set("accessToken", token)
+	}
+	if err := s.Call(ctx, http.MethodGet, "/nacos/v1/console/health/readiness", parameters, nil); err != nil {
+		return err
 	}
 	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", s.GRPC)
 	if err != nil {
