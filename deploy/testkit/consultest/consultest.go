@@ -153,10 +153,13 @@ func prepare(ctx context.Context, dir, name string, o Options, own map[string]an
 		return nil, err
 	}
 	var api, serf, rpc int
-	for _, port := range []*int{&api, &serf, &rpc} {
+	for _, port := range []*int{&api, &rpc} {
 		if *port, err = testport.TCP(); err != nil {
 			return nil, err
 		}
+	}
+	if serf, err = testport.Both(); err != nil {
+		return nil, err
 	}
 	a := &Agent{Addr: loopback(api), serf: serf}
 	a.Client = Client{URL: "http://" + a.Addr, Token: o.Token, HTTP: &http.Client{Transport: transport(o.CA)}}
