@@ -47,7 +47,7 @@ TEST_TOOLS := tool-envoy tool-nats-server $(API_SERVER) tool-kustomize
 tools: $(TEST_TOOLS) ## Fetch or build what `make test` runs besides bin/: Envoy, a NATS server, a Kubernetes API server
 
 SPIRE := tool-spire-server tool-spire-agent # `make test` does not build them
-REGISTRIES := tool-consul tool-rnacos # nor them
+REGISTRIES := tool-consul tool-rnacos # nor these
 
 .PHONY: $(TEST_TOOLS) $(SPIRE) $(REGISTRIES)
 $(filter-out tool-kustomize,$(TEST_TOOLS)) $(SPIRE) $(REGISTRIES): tool-%:

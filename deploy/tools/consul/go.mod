@@ -1,4 +1,5 @@
-// The Consul server and agent as deploy/tools/get builds them.
+// The Consul server and agent as deploy/tools/get builds them. The checksum database lacks
+// the submodules of Consul: another version needs `GONOSUMDB='github.com/hashicorp/consul/*' go get`.
 module meshlog.dev/deploy/tools/consul
 
 go 1.26.0
