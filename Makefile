@@ -47,9 +47,10 @@ TEST_TOOLS := tool-envoy tool-nats-server $(API_SERVER) tool-kustomize
 tools: $(TEST_TOOLS) ## Fetch or build what `make test` runs besides bin/: Envoy, a NATS server, a Kubernetes API server
 
 SPIRE := tool-spire-server tool-spire-agent # `make test` does not build them
+REGISTRIES := tool-consul tool-rnacos # nor these
 
-.PHONY: $(TEST_TOOLS) $(SPIRE)
-$(filter-out tool-kustomize,$(TEST_TOOLS)) $(SPIRE): tool-%:
+.PHONY: $(TEST_TOOLS) $(SPIRE) $(REGISTRIES)
+$(filter-out tool-kustomize,$(TEST_TOOLS)) $(SPIRE) $(REGISTRIES): tool-%:
 	@$(TOOL) $* >/dev/null
 
 tool-kustomize: # The modules of a program that tests build where they reach no network
@@ -77,6 +78,16 @@ test-faults: build build-faults tool-envoy tool-nats-server ## Everything dies i
 .PHONY: test-spire
 test-spire: tool-envoy tool-spire-server tool-spire-agent ## Two Envoys with certificates of a real SPIRE, two minutes; building SPIRE takes some 13 more, once
 	go test -tags spire -count=1 -timeout 20m -run 'SPIRE$$' -v ./services/suite/securemesh
+
+# The tests behind the build tag `registries`. Each server is built once into the cache.
+.PHONY: test-registries
+test-registries: test-registries-plan $(REGISTRIES) ## Tests with a real Consul and a real Nacos server, at most 20 minutes; building both takes some 20 more, once
+	timeout 20m go test -p 1 -tags registries -count=1 -timeout 20m \
+	  $$(git grep -l '^//go:build registries$$' -- '*_test.go' | xargs -n1 dirname | sort -u | sed 's|^|./|')
+
+.PHONY: test-registries-plan
+test-registries-plan:
+	@$(TOOL) plan consul rnacos
 
 # How long test-attacks attacks: half of it on one NATS server, half on three. It
 # takes some 40 s besides. Random attacks are seeded: `go test ... -args -seed N`

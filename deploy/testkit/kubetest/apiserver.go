@@ -56,7 +56,7 @@ func (s *Server) startAPI(ctx context.Context, dir string, flags []string) error
 		"--shutdown-watch-termination-grace-period=5s",
 		"--profiling=false",
 	}
-	s.API = &Process{name: "kube-apiserver", dir: dir, argv: append(own, flags...), ready: s.apiReady}
+	s.API = &Process{Name: "kube-apiserver", Dir: dir, Argv: append(own, flags...), Ready: s.apiReady}
 	return s.API.Start(ctx)
 }
 

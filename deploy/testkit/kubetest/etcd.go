@@ -25,15 +25,15 @@ func (s *Server) startEtcd(ctx context.Context, dir string) error {
 	// There are no peers, so any free port will do.
 	const peers = "http://127.0.0.1:0"
 	s.Etcd = &Process{
-		name: "etcd", dir: dir,
-		argv: []string{
+		Name: "etcd", Dir: dir,
+		Argv: []string{
 			bin, "--name=kubetest", "--data-dir=" + filepath.Join(dir, "etcd"),
 			"--listen-client-urls=" + s.etcdURL, "--advertise-client-urls=" + s.etcdURL,
 			"--listen-peer-urls=" + peers, "--initial-advertise-peer-urls=" + peers, "--initial-cluster=kubetest=" + peers,
 			// The data survives a crash of etcd but not a crash of the machine.
 			"--unsafe-no-fsync", "--log-level=warn",
 		},
-		ready: func(ctx context.Context) error { return getOK(ctx, http.DefaultClient, s.etcdURL+"/readyz") },
+		Ready: func(ctx context.Context) error { return getOK(ctx, http.DefaultClient, s.etcdURL+"/readyz") },
 	}
 	return s.Etcd.Start(ctx)
 }

@@ -65,7 +65,7 @@ func Start(t testing.TB, flags ...string) *Server {
 		s.Kill()
 		if t.Failed() {
 			for _, p := range []*Process{s.Etcd, s.API} {
-				t.Logf("last output of %s:\n%s", p.name, p.Tail(20))
+				t.Logf("last output of %s:\n%s", p.Name, p.Tail(20))
 			}
 		}
 	})

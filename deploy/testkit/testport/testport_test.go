@@ -93,3 +93,30 @@ func TestTheOwnerListens(t *testing.T) {
 	}
 	l.Close()
 }
+
+// TestBoth checks that TCP and UDP servers can listen on each port, and that no port is
+// returned twice.
+func TestBoth(t *testing.T) {
+	seen := map[int]bool{}
+	for range 50 {
+		port, err := testport.Both()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if seen[port] {
+			t.Fatalf("port %d was returned twice", port)
+		}
+		seen[port] = true
+		addr := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
+		tcp, err := net.Listen("tcp", addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer tcp.Close()
+		udp, err := net.ListenPacket("udp", addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer udp.Close()
+	}
+}
