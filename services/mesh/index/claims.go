@@ -208,7 +208,8 @@ func (s *settings) joins(c, winner *claim) bool {
 		return s.merged(c.service, winner.service) && c.static() == winner.static() && c.service.Resolution == winner.service.Resolution
 	}
 	if winner.registry != nil {
-		return c.registry != nil
+		// Two names of one registry that give one host are two services.
+		return c.registry != nil && (winner.service.Kubernetes || c.service.Key.Instance != winner.service.Key.Instance)
 	}
 	return c.entry != nil && c.service.Resolution == winner.service.Resolution
 }

@@ -138,6 +138,17 @@ func TestAGG3DatacentersJoin(t *testing.T) {
 	expectProblems(t, pc)
 }
 
+// REG-5: two names that give one host are not one service.
+func TestREG5OneHostOfTwoNames(t *testing.T) {
+	id := index.ServiceID{Namespace: "consul", Hostname: "a-b.service.consul"}
+	other := Object("Service", id.Namespace, "z", &registryv1.Service{Hostname: id.Hostname, Ports: []*registryv1.ServicePort{{Number: 80, Name: "http"}}})
+	pc := mesh(t, registered("consul", "dc1", id.Namespace, id.Hostname, "10.0.0.1"), []Change{other.From("consul").In("dc1")})
+	if got := addresses(pc, id, 80); got != "10.0.0.1:8080" {
+		t.Errorf("endpoints %s", got)
+	}
+	expectProblems(t, pc, "z (hostname): conflict")
+}
+
 func TestAGG4MergeHosts(t *testing.T) {
 	policy := func(hosts string) Change {
 		return Object("MeshPolicy", "", "default", &configv1.MeshPolicy{MergeHosts: []*configv1.MergeHosts{{Hosts: []string{hosts}, Sources: []string{"consul", "nacos", "file"}}}})

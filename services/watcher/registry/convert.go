@@ -1,0 +1,166 @@
+package registry
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+	networking "istio.io/api/networking/v1alpha3"
+
+	"meshlog.dev/proto/ident"
+	registryv1 "meshlog.dev/proto/meshlog/registry/v1"
+	"meshlog.dev/services/mesh/kind"
+	"meshlog.dev/services/mesh/problem"
+	"meshlog.dev/services/watcher"
+)
+
+// The kinds that registries publish (REG-8).
+const (
+	serviceKind = "Service"
+	sliceKind   = "EndpointSlice"
+	entryKind   = "ServiceEntry"
+)
+
+// Convert returns the objects of a service, and its problems. It is a Service with its
+// EndpointSlices; with a host name among its addresses, or outside of the mesh, it is
+// one ServiceEntry (REG-1). A service whose host or address is invalid has no objects
+// and an error.
+func (s *Settings) Convert(v *Service) ([]watcher.Object, []problem.Diagnostic) {
+	host, err := Host(v.Host)
+	if err != nil {
+		return nil, []problem.Diagnostic{{
+			Severity: problem.Error, Code: "invalid", Origin: v.Origin, Field: "name",
+			Reason: "no host can be made of it: " + err.Error(), Advice: "rename the service, or hide it with the watcher's settings",
+			Effect: "no proxy knows the service",
+		}}
+	}
+	protocol, ds := s.protocol(v)
+	ports, warning := s.ports(v, protocol)
+	if warning != "" {
+		ds = append(ds, v.says(problem.Warning, "ports", warning, "set the watcher's setting `port` for this service"))
+	}
+	foreign := 0
+	for _, in := range v.Instances {
+		_, others := labelsOf(in.Metadata)
+		foreign += others
+	}
+	if foreign > 0 {
+		ds = append(ds, v.says(problem.Info, "metadata", fmt.Sprintf("%d entries of its instances are no labels of Kubernetes", foreign), "nothing is to be done if no subset needs them"))
+	}
+	if v.External || slices.ContainsFunc(v.Instances, func(in Instance) bool { return !isIP(in.Address) }) {
+		return []watcher.Object{s.entry(v, host, ports)}, ds
+	}
+	objects := []watcher.Object{v.object(serviceKind, v.Name, &registryv1.Service{Hostname: host, Ports: ports})}
+	for _, l := range leaves(v.Instances) {
+		slice := &registryv1.Endpoints{Service: v.Name}
+		for _, in := range l.instances {
+			slice.Endpoints = append(slice.Endpoints, endpoint(&in))
+		}
+		objects = append(objects, v.object(sliceKind, v.Name+"#"+l.prefix, slice))
+	}
+	return objects, ds
+}
+
+// protocol returns the service's protocol, and what its instances disagree about.
+func (s *Settings) protocol(v *Service) (string, []problem.Diagnostic) {
+	protocol, several, unknown := protocolOf(v.Instances)
+	var ds []problem.Diagnostic
+	if len(several) > 1 {
+		ds = append(ds, v.says(problem.Warning, "metadata.protocol",
+			fmt.Sprintf("the instances name the protocols %s; %s counts", strings.Join(several, ", "), protocol), "give all instances one protocol"))
+	}
+	if len(unknown) > 0 {
+		ds = append(ds, v.says(problem.Warning, "metadata.protocol",
+			fmt.Sprintf("meshlog knows no protocol %q", unknown), "use http, http2, grpc, https, tls, tcp, mongo, mysql, redis, triple or dubbo"))
+	}
+	if protocol == "" {
+		protocol = s.Protocol
+	}
+	return protocol, ds
+}
+
+func (v *Service) says(severity problem.Severity, field, reason, advice string) problem.Diagnostic {
+	return problem.Diagnostic{Severity: severity, Code: "registry", Origin: v.Origin, Field: field, Reason: reason, Advice: advice}
+}
+
+// object wraps a message. Registries have no creation times and no actors (REG-8).
+func (v *Service) object(of, name string, m proto.Message) watcher.Object {
+	k, _ := kind.ByName(of)
+	b, err := k.Encode(m)
+	if err != nil { // texts of a registry are UTF-8, or their JSON would not have been read
+		b = nil
+	}
+	return watcher.Object{
+		Kind: of, Namespace: v.Namespace, Name: name, Value: ident.Value{Type: k.TypeURL, Bytes: b},
+		Origin: v.Origin, SourceVersion: v.Version,
+	}
+}
+
+func isIP(address string) bool {
+	_, err := netip.ParseAddr(address)
+	return err == nil
+}
+
+func endpoint(in *Instance) *registryv1.Endpoint {
+	labels, _ := labelsOf(in.Metadata)
+	e := &registryv1.Endpoint{
+		Addresses: []string{in.Address}, Health: in.Health, Labels: labels, Locality: in.Locality, Weight: in.Weight, Node: in.Node,
+		MutualTls: in.Metadata[tlsMode] == "istio", Ports: map[string]uint32{},
+	}
+	if in.Port != 0 {
+		e.Ports[""] = in.Port
+	}
+	for _, p := range in.Named {
+		e.Ports[p.Name] = p.Number
+	}
+	return e
+}
+
+// entry returns the service as a ServiceEntry, which can have host names. It lists what
+// may take requests, because an endpoint there has no health.
+func (s *Settings) entry(v *Service, host string, ports []*registryv1.ServicePort) watcher.Object {
+	m := &networking.ServiceEntry{Hosts: []string{host}, Location: networking.ServiceEntry_MESH_INTERNAL, Resolution: networking.ServiceEntry_STATIC}
+	if v.External {
+		m.Location = networking.ServiceEntry_MESH_EXTERNAL
+	}
+	for _, p := range ports {
+		word := p.GetAppProtocol()
+		if word == "" {
+			word, _, _ = strings.Cut(p.GetName(), "-")
+		}
+		if _, ok := protocols[strings.ToLower(word)]; !ok {
+			word = ""
+		}
+		m.Ports = append(m.Ports, &networking.ServicePort{Number: p.GetNumber(), Name: p.GetName(), Protocol: strings.ToUpper(word)})
+	}
+	instances := slices.SortedFunc(slices.Values(v.Instances), func(a, b Instance) int { return strings.Compare(a.ID, b.ID) })
+	for _, in := range instances {
+		if !isIP(in.Address) {
+			m.Resolution = networking.ServiceEntry_DNS
+		}
+		if in.Health == registryv1.Health_HEALTH_UNHEALTHY || in.Health == registryv1.Health_HEALTH_DRAINING {
+			continue
+		}
+		m.Endpoints = append(m.Endpoints, workload(&in, ports))
+	}
+	return v.object(entryKind, v.Name, m)
+}
+
+func workload(in *Instance, ports []*registryv1.ServicePort) *networking.WorkloadEntry {
+	labels, _ := labelsOf(in.Metadata)
+	w := &networking.WorkloadEntry{Address: in.Address, Labels: labels, Weight: in.Weight, Ports: map[string]uint32{}}
+	if l := in.Locality; l != nil {
+		w.Locality = strings.TrimRight(l.GetRegion()+"/"+l.GetZone()+"/"+l.GetSubZone(), "/")
+	}
+	own := endpoint(in).GetPorts()
+	for _, p := range ports {
+		if n := own[p.GetName()]; n != 0 {
+			w.Ports[p.GetName()] = n
+		} else if in.Port != 0 {
+			w.Ports[p.GetName()] = in.Port
+		}
+	}
+	return w
+}

@@ -1,0 +1,60 @@
+// Package registry is what watchers of service registries share: how services and
+// instances become objects of the log, and which listings are doubted.
+//
+// A conversion depends on its arguments only. Rows REG of README.md say what it does.
+package registry
+
+import registryv1 "meshlog.dev/proto/meshlog/registry/v1"
+
+// Service is a service of a registry with all of its instances.
+type Service struct {
+	// Namespace and Name of its objects.
+	Namespace, Name string
+	// Host that clients call, as the registry's rules make it; Host of this package
+	// cleans it.
+	Host string
+	// External: it is no part of the mesh.
+	External  bool
+	Instances []Instance // in any order, no identity twice
+	// Origin tells people where the service is: a page of the registry.
+	Origin  string
+	Version string // the source's own; empty: it has none
+}
+
+// Instance is one instance of a service.
+type Instance struct {
+	// ID is its identity within the service: it decides in which slice it is.
+	ID string
+	// Address is an IP or a host name.
+	Address string
+	Port    uint32
+	// Named are further ports, which have a Service port each.
+	Named    []NamedPort
+	Health   registryv1.Health
+	Weight   uint32 // 0 means 1
+	Metadata map[string]string
+	Locality *registryv1.Locality
+	Node     string
+}
+
+// NamedPort is a port of an instance that has a name of its own.
+type NamedPort struct {
+	Name     string
+	Number   uint32
+	Protocol string // empty: that of the service
+}
+
+// Settings decide how services become objects.
+type Settings struct {
+	// Ports are the ports that clients call, by globs on the service's name; the first
+	// that matches counts, and without one those of the instances.
+	Ports []PortRule
+	// Protocol of services that name none; empty: proxies find out.
+	Protocol string
+}
+
+// PortRule gives services a port.
+type PortRule struct {
+	Services string // a glob
+	Port     uint32
+}

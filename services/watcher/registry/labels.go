@@ -1,0 +1,75 @@
+package registry
+
+import (
+	"maps"
+	"slices"
+	"strings"
+)
+
+// tlsMode says that an instance speaks Istio's mutual TLS.
+const tlsMode = "security.istio.io/tlsMode"
+
+// labelsOf returns the metadata that are labels of Kubernetes, and how many are not
+// (REG-6).
+func labelsOf(metadata map[string]string) (labels map[string]string, others int) {
+	for k, v := range metadata {
+		if !isLabel(k, v) {
+			others++
+			continue
+		}
+		if labels == nil {
+			labels = make(map[string]string, len(metadata))
+		}
+		labels[k] = v
+	}
+	return labels, others
+}
+
+func isLabel(key, value string) bool {
+	if prefix, name, ok := strings.Cut(key, "/"); ok {
+		if !isName(prefix, 253) {
+			return false
+		}
+		key = name
+	}
+	return isName(key, 63) && (value == "" || isName(value, 63))
+}
+
+// isName reports whether s has letters, digits, -, _ and . only, and a letter or digit
+// at each end.
+func isName(s string, most int) bool {
+	const inner = "-_."
+	return s != "" && len(s) <= most && strings.Trim(s, inner) == s && !strings.ContainsFunc(s, func(r rune) bool {
+		return !strings.ContainsRune(inner, r) && (r < '0' || r > '9') && (r < 'a' || r > 'z') && (r < 'A' || r > 'Z')
+	})
+}
+
+// protocols are the words for protocols in metadata, with those of Dubbo.
+var protocols = map[string]string{
+	"http": "http", "http2": "http2", "grpc": "grpc", "grpc-web": "grpc-web", "https": "https", "tls": "tls", "tcp": "tcp",
+	"mongo": "mongo", "mysql": "mysql", "redis": "redis", "triple": "grpc", "tri": "grpc", "dubbo": "tcp",
+}
+
+// protocolOf returns the protocol that most instances name in their metadata, of several
+// the first by name; what they disagree about; and words that name no protocol (REG-7).
+func protocolOf(instances []Instance) (protocol string, named, unknown []string) {
+	votes, strange := map[string]int{}, map[string]bool{}
+	for _, in := range instances {
+		word, ok := in.Metadata["protocol"]
+		if !ok {
+			continue
+		}
+		if p, ok := protocols[strings.ToLower(word)]; ok {
+			votes[p]++
+		} else {
+			strange[word] = true
+		}
+	}
+	named = slices.Sorted(maps.Keys(votes))
+	for _, p := range named {
+		if votes[p] > votes[protocol] {
+			protocol = p
+		}
+	}
+	return protocol, named, slices.Sorted(maps.Keys(strange))
+}
