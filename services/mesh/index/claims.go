@@ -204,6 +204,9 @@ func (s *settings) compareClaims(a, b *claim) int { return s.compareServices(a.s
 // AGG-3). Sources share a host only if the MeshPolicy says so (AGG-4), because
 // otherwise any source could add endpoints to the services of another (AGG-2).
 func (s *settings) joins(c, winner *claim) bool {
+	if c == winner {
+		return true
+	}
 	if c.service.Key.Source != winner.service.Key.Source {
 		return s.merged(c.service, winner.service) && c.static() == winner.static() && c.service.Resolution == winner.service.Resolution
 	}
