@@ -210,7 +210,7 @@ func (p *Publisher) cool() {
 	p.warm = warm{}
 }
 
-// ErrIdentity: the shard is that of another source.
+// ErrIdentity says that the shard is that of another source.
 var ErrIdentity = errors.New("another source has this name")
 
 // sameSource returns an ErrIdentity if the session of head reads another source. Two
