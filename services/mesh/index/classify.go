@@ -71,11 +71,15 @@ func Classify(pc *PushContext, p *proxy.Proxy) ProxyClass {
 	if client != ClientGRPC {
 		c.setPolicies(pc, p, client)
 	}
-	if client != ClientGRPC && slices.Contains(pc.settings.trustDomains, p.Identity.TrustDomain) {
+	switch {
+	case client == ClientGRPC:
+	case slices.Contains(pc.settings.trustDomains, p.Identity.TrustDomain):
 		c.SDS = c.secretsIn(client, p.Namespace)
+	case c.LDS.Gateways != "": // names of files only, so they are for any client
+		c.SDS = SDSClass{Client: client, Gateways: c.LDS.Gateways}
 	}
 	if from := p.Certificates(); from.Chain != "" && (c.LDS.Certificates == from || c.CDS.Certificates == from) {
-		c.SDS.Certificates = from // names of files only, so they are for any client
+		c.SDS.Certificates = from // as above
 	}
 	if client != ClientGRPC && p.WantsNames() {
 		c.answerNames()
