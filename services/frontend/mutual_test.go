@@ -331,6 +331,30 @@ func TestModes(t *testing.T) {
 	}
 }
 
+// MTLS-9, S29: on a PERMISSIVE port a plain caller that says nothing hears a server that speaks
+// first when the listener has waited for protocolDetectionTimeout. STRICT closes it then.
+func TestSilentCaller(t *testing.T) {
+	t.Parallel()
+	const wait = 2 * time.Second
+	p := newPeers(t)
+	p.applied(p.mesh.Publish(meshtest.YAML(t, `
+apiVersion: mesh.istio.io/v1alpha1
+kind: MeshConfig
+metadata: {name: default}
+spec: {protocolDetectionTimeout: 2s}
+`)...))
+	for mode, want := range map[string]string{"PERMISSIVE": arrives, "STRICT": closed} {
+		p.mode(mode)
+		for _, port := range []string{"first", "auto-first"} {
+			began := time.Now()
+			got := p.outcome(way{outside: true}, port)
+			if took := time.Since(began); got != want || took < wait || took > 3*wait {
+				t.Errorf("%s to %s: %s after %s, want %s after %s", mode, port, got, took, want, wait)
+			}
+		}
+	}
+}
+
 // T-1: while a port goes from PERMISSIVE to STRICT and back, no call of a client of the mesh
 // fails, on new connections to its sidecar and on those that stand.
 func TestModesUnderLoad(t *testing.T) {
