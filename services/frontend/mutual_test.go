@@ -58,6 +58,13 @@ func newPeers(t *testing.T) *peers { return newPeersWith(t, nil) }
 // newPeersWith is newPeers with the certificates of some workloads.
 func newPeersWith(t *testing.T, pairs map[string]certtest.Pair) *peers {
 	t.Helper()
+	return newPeersBy(t, pairs, ", TLS_SERVER_ROOT_CERT: %s")
+}
+
+// newPeersBy is newPeersWith with the metadata that names the file of the roots; empty: the
+// sidecars get them from the frontend.
+func newPeersBy(t *testing.T, pairs map[string]certtest.Pair, metadata string) *peers {
+	t.Helper()
 	p := &peers{T: t, mesh: newMesh(t), host: "web.example", servers: certtest.NewCA("mesh"), listens: map[string]int{}, targets: map[string]int{}, nodes: map[string]string{}}
 	dir := t.TempDir()
 	p.dir = dir
@@ -98,8 +105,8 @@ spec:
 		}
 		cert, key := pair.Write(t, dir, w.name)
 		p.nodes[w.name] = fmt.Sprintf(
-			"{id: sidecar~%s~%s-1.%s~%[3]s.svc.cluster.local, cluster: %[2]s, metadata: {INTERCEPTION_MODE: NONE, INSTANCE_IPS: %[1]s, LABELS: {app: %[2]s}, TLS_SERVER_CERT_CHAIN: %[4]s, TLS_SERVER_KEY: %[5]s, TLS_SERVER_ROOT_CERT: %[6]s}}",
-			w.ip, w.name, w.namespace, cert, key, roots)
+			"{id: sidecar~%s~%s-1.%s~%[3]s.svc.cluster.local, cluster: %[2]s, metadata: {INTERCEPTION_MODE: NONE, INSTANCE_IPS: %[1]s, LABELS: {app: %[2]s}, TLS_SERVER_CERT_CHAIN: %[4]s, TLS_SERVER_KEY: %[5]s%[6]s}}",
+			w.ip, w.name, w.namespace, cert, key, strings.ReplaceAll(metadata, "%s", roots))
 		runEnvoy(t, strings.Replace(fmt.Sprintf(staticClusters, "DELTA_GRPC", "  cds_config: {ads: {}, resource_api_version: V3}\n", xds), "{id: static, cluster: static}", p.nodes[w.name], 1))
 	}
 	p.applied(v)
