@@ -22,7 +22,7 @@ const (
 	// 10 s (KEY-9).
 	firstRetry = 250 * time.Millisecond
 	lastRetry  = 8 * time.Second
-	// A request gets these times to be answered, each twice the one before. A watcher that
+	// A request gets these times to be answered, each twice the one that was too short. A watcher that
 	// dies with a request never answers it, and the bus does not tell, so the first time is
 	// short: another replica can answer before proxies are told that the secret is unknown.
 	// It is longer than the 1.5 s after which a watcher says that it is busy.
@@ -71,7 +71,11 @@ func (f *fetch) rouse() {
 func (s *Store) fetch(ctx context.Context, f *fetch) {
 	pause, within := firstRetry, firstAskWithin
 	for {
+		began := time.Now()
 		s.attempt(ctx, f, within)
+		if time.Since(began) >= within { // a watcher has the request, and may only be slow
+			within = min(2*within, lastAskWithin)
+		}
 		if s.ended(f) {
 			return
 		}
@@ -84,7 +88,7 @@ func (s *Store) fetch(ctx context.Context, f *fetch) {
 			timer.Stop()
 			pause = firstRetry
 		case <-timer.C:
-			pause, within = min(2*pause, lastRetry), min(2*within, lastAskWithin)
+			pause = min(2*pause, lastRetry)
 		}
 	}
 }
