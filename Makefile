@@ -61,6 +61,7 @@ test: test-plan build build-faults $(TEST_TOOLS) ## All tests, those with a real
 	go test -p 2 $(UNITS)
 	go test -p 2 -tags mutants -run Without ./services/mesh/fold ./services/suite/faultsim
 	go test -p 2 -count=1 -timeout 20m $(E2E)
+	cd deploy/e2e/tools/promql && GOWORK=off go test ./...
 
 .PHONY: test-plan
 test-plan: # What `test` builds first, and how long that takes

@@ -58,6 +58,13 @@ func newPeers(t *testing.T) *peers { return newPeersWith(t, nil) }
 // newPeersWith is newPeers with the certificates of some workloads.
 func newPeersWith(t *testing.T, pairs map[string]certtest.Pair) *peers {
 	t.Helper()
+	return newPeersBy(t, pairs, ", TLS_SERVER_ROOT_CERT: %s")
+}
+
+// newPeersBy is newPeersWith with the metadata that names the file of the roots; empty: the
+// sidecars get them from the frontend.
+func newPeersBy(t *testing.T, pairs map[string]certtest.Pair, metadata string) *peers {
+	t.Helper()
 	p := &peers{T: t, mesh: newMesh(t), host: "web.example", servers: certtest.NewCA("mesh"), listens: map[string]int{}, targets: map[string]int{}, nodes: map[string]string{}}
 	dir := t.TempDir()
 	p.dir = dir
@@ -98,8 +105,8 @@ spec:
 		}
 		cert, key := pair.Write(t, dir, w.name)
 		p.nodes[w.name] = fmt.Sprintf(
-			"{id: sidecar~%s~%s-1.%s~%[3]s.svc.cluster.local, cluster: %[2]s, metadata: {INTERCEPTION_MODE: NONE, INSTANCE_IPS: %[1]s, LABELS: {app: %[2]s}, TLS_SERVER_CERT_CHAIN: %[4]s, TLS_SERVER_KEY: %[5]s, TLS_SERVER_ROOT_CERT: %[6]s}}",
-			w.ip, w.name, w.namespace, cert, key, roots)
+			"{id: sidecar~%s~%s-1.%s~%[3]s.svc.cluster.local, cluster: %[2]s, metadata: {INTERCEPTION_MODE: NONE, INSTANCE_IPS: %[1]s, LABELS: {app: %[2]s}, TLS_SERVER_CERT_CHAIN: %[4]s, TLS_SERVER_KEY: %[5]s%[6]s}}",
+			w.ip, w.name, w.namespace, cert, key, strings.ReplaceAll(metadata, "%s", roots))
 		runEnvoy(t, strings.Replace(fmt.Sprintf(staticClusters, "DELTA_GRPC", "  cds_config: {ads: {}, resource_api_version: V3}\n", xds), "{id: static, cluster: static}", p.nodes[w.name], 1))
 	}
 	p.applied(v)
@@ -328,6 +335,30 @@ func TestModes(t *testing.T) {
 				expect(closed, w, "http", "tcp", "auto", "auto-tcp")
 			}
 		})
+	}
+}
+
+// MTLS-9, S29: on a PERMISSIVE port a plain caller that says nothing hears a server that speaks
+// first when the listener has waited for protocolDetectionTimeout. STRICT closes it then.
+func TestSilentCaller(t *testing.T) {
+	t.Parallel()
+	const wait = 2 * time.Second
+	p := newPeers(t)
+	p.applied(p.mesh.Publish(meshtest.YAML(t, `
+apiVersion: mesh.istio.io/v1alpha1
+kind: MeshConfig
+metadata: {name: default}
+spec: {protocolDetectionTimeout: 2s}
+`)...))
+	for mode, want := range map[string]string{"PERMISSIVE": arrives, "STRICT": closed} {
+		p.mode(mode)
+		for _, port := range []string{"first", "auto-first"} {
+			began := time.Now()
+			got := p.outcome(way{outside: true}, port)
+			if took := time.Since(began); got != want || took.Round(10*time.Millisecond) < wait || took > 3*wait {
+				t.Errorf("%s to %s: %s after %s, want %s after %s", mode, port, got, took, want, wait)
+			}
+		}
 	}
 }
 

@@ -140,6 +140,10 @@ func (c *conn) report() *reportv1.ProxyReport {
 		}
 		r := typeReport(t)
 		r.Quarantined = firstNames(st.View.Quarantined[t.Type])
+		if t.Type == ident.SDS {
+			unknown, keyless := c.state.LackingSecrets()
+			r.UnknownSecrets, r.MissingKeys = firstNames(unknown), firstNames(keyless)
+		}
 		p.Types = append(p.Types, r)
 	}
 	return p

@@ -65,6 +65,18 @@ func (k *keeper) put(t *testing.T, namespace, name string, is bool) (Change, cer
 	return Object("Secret", namespace, name, ref), pair
 }
 
+// refOf returns the HMAC of the key of a Secret in edge.
+func refOf(t *testing.T, name string, pair certtest.Pair) []byte {
+	t.Helper()
+	ref, err := credential.Reference(credential.Source{
+		Namespace: "edge", Name: name, Data: map[string][]byte{"tls.crt": pair.Cert, "tls.key": pair.Key},
+	}, hmacs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ref.GetFields()["tls.key"]
+}
+
 func (k *keeper) give(sum []byte, pair certtest.Pair) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -170,13 +182,7 @@ spec:
 	// A rotation whose key comes later: the old secret stays until then.
 	next, second := watcher.put(t, "edge", "shop", false)
 	p.serves(p.mesh.Publish(next))
-	ref, err := credential.Reference(credential.Source{
-		Namespace: "edge", Name: "shop", Data: map[string][]byte{"tls.crt": second.Cert, "tls.key": second.Key},
-	}, hmacs)
-	if err != nil {
-		t.Fatal(err)
-	}
-	watcher.give(ref.GetFields()["tls.key"], second)
+	watcher.give(refOf(t, "shop", second), second)
 	r = e.receive()
 	holds(r, second)
 	e.ack(r, secret)

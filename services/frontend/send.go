@@ -1,6 +1,7 @@
 package frontend
 
 import (
+	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -8,8 +9,10 @@ import (
 	"google.golang.org/grpc/status"
 
 	"meshlog.dev/proto/ident"
+	"meshlog.dev/services/frontend/stream"
 	"meshlog.dev/services/internal/failpoint"
 	"meshlog.dev/services/mesh/xds"
+	"meshlog.dev/services/mesh/xds/secret"
 )
 
 // changed notes that there is another view and wakes the stream. It does not
@@ -113,6 +116,7 @@ func (c *conn) next() bool {
 	r, ok := c.state.Next(now)
 	_ = c.payWaiting() // not more than before
 	if ok {
+		c.readAnew(&r)
 		c.out, c.ready, c.responded = response{r, c.server.cfg.ID}, true, true
 		c.subscribe() // CDS may be sent without a request
 	} else {
@@ -124,6 +128,16 @@ func (c *conn) next() bool {
 		c.server.cfg.OnChange(false)
 	}
 	return ok
+}
+
+// readAnew makes an Envoy that is sent a Secret in files read them (SDS-14).
+func (c *conn) readAnew(r *stream.Response) {
+	if r.Type != ident.SDS || len(r.Resources) != 1 || !secret.InFiles(r.Resources[0].Name) {
+		return
+	}
+	if s, err := r.Resources[0].Anew(uint16(rand.Uint32())); err == nil { //nolint:gosec // any number will do
+		r.Resources, r.Memo = []*xds.Resource{s}, nil
+	}
 }
 
 // setAlarm sets the timer for when the stream must be looked at again; mu is

@@ -22,8 +22,12 @@ const (
 	// 10 s (KEY-9).
 	firstRetry = 250 * time.Millisecond
 	lastRetry  = 8 * time.Second
-	// askWithin bounds a request. The bus waits 5 s for its answer.
-	askWithin = 6 * time.Second
+	// A request gets these times to be answered, each twice the one that was too short. A watcher that
+	// dies with a request never answers it, and the bus does not tell, so the first time is
+	// short: another replica can answer before proxies are told that the secret is unknown.
+	// It is longer than the 1.5 s after which a watcher says that it is busy.
+	firstAskWithin = 2 * time.Second
+	lastAskWithin  = 6 * time.Second
 	// perShard is how many requests a shard gets at a time. It is a limit of the shard,
 	// so that a shard that does not answer delays no other.
 	perShard = 16
@@ -65,9 +69,13 @@ func (f *fetch) rouse() {
 
 // fetch asks until no key of the object is missing, or ctx is done.
 func (s *Store) fetch(ctx context.Context, f *fetch) {
-	pause := firstRetry
+	pause, within := firstRetry, firstAskWithin
 	for {
-		s.attempt(ctx, f)
+		began := time.Now()
+		s.attempt(ctx, f, within)
+		if time.Since(began) >= within { // a watcher has the request, and may only be slow
+			within = min(2*within, lastAskWithin)
+		}
 		if s.ended(f) {
 			return
 		}
@@ -97,7 +105,7 @@ func (s *Store) ended(f *fetch) bool {
 }
 
 // attempt asks once for each missing key.
-func (s *Store) attempt(ctx context.Context, f *fetch) {
+func (s *Store) attempt(ctx context.Context, f *fetch, within time.Duration) {
 	select {
 	case <-f.wake: // this attempt asks for the keys that woke it too
 	default:
@@ -108,7 +116,7 @@ func (s *Store) attempt(ctx context.Context, f *fetch) {
 		case len(batch) == 0:
 		case s.cfg.Ask == nil:
 			s.giveUp(batch)
-		case !s.ask(ctx, f, batch):
+		case !s.ask(ctx, f, batch, within):
 			return
 		}
 	}
@@ -167,7 +175,7 @@ func (s *Store) giveUp(batch []Key) {
 
 // ask sends a request for fields of an object, and keeps what fits. It reports whether
 // another request of the attempt makes sense.
-func (s *Store) ask(ctx context.Context, f *fetch, batch []Key) bool {
+func (s *Store) ask(ctx context.Context, f *fetch, batch []Key, within time.Duration) bool {
 	slots := s.slotsOf(f.object.shard)
 	select {
 	case slots <- struct{}{}:
@@ -178,7 +186,7 @@ func (s *Store) ask(ctx context.Context, f *fetch, batch []Key) bool {
 		<-slots
 		return true
 	}
-	answer, err := s.request(ctx, f.object, batch)
+	answer, err := s.request(ctx, f.object, batch, within)
 	<-slots // the next request does not wait for the disk
 	if err != nil {
 		if ctx.Err() == nil {
@@ -222,12 +230,12 @@ func (s *Store) stillMissing(f *fetch, batch []Key) []Key {
 	return slices.DeleteFunc(batch, func(k Key) bool { return !slices.Contains(f.missing, k) })
 }
 
-func (s *Store) request(ctx context.Context, o object, batch []Key) (*keyexchange.Answer, error) {
+func (s *Store) request(ctx context.Context, o object, batch []Key, within time.Duration) (*keyexchange.Answer, error) {
 	w := keyexchange.Want{Shard: o.shard, Namespace: o.namespace, Name: o.name, Sums: map[string][]byte{}}
 	for _, k := range batch {
 		w.Sums[k.Field] = []byte(k.Sum)
 	}
-	ctx, cancel := context.WithTimeout(ctx, askWithin)
+	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	failpoint.At(failpoint.FrontendKeyAsk)
 	answer, err := s.cfg.Ask(ctx, w)

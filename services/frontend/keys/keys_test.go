@@ -375,6 +375,36 @@ func TestSilentShard(t *testing.T) {
 	})
 }
 
+// KEY-9: a watcher that dies with a request delays the answer of another replica by little,
+// and a replica that takes longer than the first request waits is heard by a later one.
+func TestDeadWatcher(t *testing.T) {
+	for takes, comes := range map[time.Duration]time.Duration{0: 2500 * time.Millisecond, 3 * time.Second: 5500 * time.Millisecond} {
+		bubble(t, func(r *rig) {
+			content := newPEM()
+			k := r.has(shard, "web", "tls.key", content)
+			asked := 0
+			r.config.Ask = func(ctx context.Context, w keyexchange.Want) (*keyexchange.Answer, error) {
+				if asked++; asked == 1 {
+					<-ctx.Done()
+					return nil, ctx.Err()
+				}
+				select {
+				case <-ctx.Done():
+					return nil, ctx.Err()
+				case <-time.After(takes):
+				}
+				r.mu.Lock()
+				defer r.mu.Unlock()
+				return r.answer(w)
+			}
+			r.run()
+			r.store.Want([]Key{k})
+			later(comes)
+			r.wants(fmt.Sprintf("of a replica that takes %s", takes), k, Here, content)
+		})
+	}
+}
+
 // Without watchers to ask, a key is gone at once, unless this machine has it; content of
 // another version is not used (KEY-7).
 func TestLocal(t *testing.T) {

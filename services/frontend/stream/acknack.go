@@ -10,6 +10,7 @@ import (
 	"meshlog.dev/proto/ident"
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
 	"meshlog.dev/services/mesh/xds"
+	"meshlog.dev/services/mesh/xds/secret"
 )
 
 // heldBack is a resource that the client rejected. Until its content changes,
@@ -199,6 +200,9 @@ func (s *Stream) nack(now time.Time, w *watch, o *outstanding, earlier []outstan
 	w.sendAgain(slices.DeleteFunc(rest, func(it item) bool { _, held := w.heldBack[it.name]; return held }))
 	if len(w.unanswered) == 0 {
 		w.dropNeedless()
+	}
+	if slices.ContainsFunc(culprits, func(it item) bool { return secret.InFiles(it.name) }) && w.t == ident.SDS {
+		s.filesAt = now.Add(filesAgain)
 	}
 	named := culprits
 	if len(named) == 0 {

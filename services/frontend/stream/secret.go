@@ -6,6 +6,7 @@ import (
 
 	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/mesh/xds"
+	"meshlog.dev/services/mesh/xds/secret"
 )
 
 // The Sets of SDS name private keys, which the frontend gets apart from the versions.
@@ -156,4 +157,47 @@ func (s *Stream) keyMissing(name string) bool {
 	}
 	_, state := s.cfg.Secret(r)
 	return state == KeyComing
+}
+
+// filesAgain is after which time a client is sent a rejected Secret in files once more.
+const filesAgain = 30 * time.Second
+
+// offerFiles sends rejected Secrets in files once more: only the client can know that its
+// files were repaired (SDS-14). What it said stands until it takes them.
+func (s *Stream) offerFiles(now time.Time) {
+	w := s.watches[ident.SDS]
+	if w == nil || s.filesAt.IsZero() || now.Before(s.filesAt) {
+		return
+	}
+	s.filesAt = time.Time{}
+	for name, h := range w.heldBack {
+		if h.verdict != onTrial && secret.InFiles(name) && w.covers(name) {
+			delete(w.heldBack, name)
+			w.except(name).owe()
+			w.touch()
+		}
+	}
+}
+
+// LackingSecrets returns the Secrets that the client has asked for and does not get, sorted:
+// those that are not for it, or do not exist, and those whose private keys have not come.
+func (s *Stream) LackingSecrets() (unknown, keyless []string) {
+	w := s.watches[ident.SDS]
+	if w == nil || w.phase == unresolved {
+		return nil, nil
+	}
+	for name := range w.names.All() {
+		has, r := w.state(name).acked, s.wantKeyless(w, name)
+		switch _, held := w.heldBack[name]; {
+		case r == nil && has == nil && !held:
+			unknown = append(unknown, name)
+		case r != nil && r.Key() != nil && !has.Same(r):
+			if _, state := s.cfg.Secret(r); state == KeyGone {
+				keyless = append(keyless, name)
+			}
+		}
+	}
+	slices.Sort(unknown)
+	slices.Sort(keyless)
+	return unknown, keyless
 }

@@ -113,6 +113,8 @@ type Stream struct {
 	clusters clusters
 	// warmUntil is when listeners and routes stop waiting for clusters to warm.
 	warmUntil time.Time
+	// filesAt is when rejected Secrets in files are sent once more.
+	filesAt time.Time
 	// early are the endpoints of clusters that were sent before the client
 	// requested EDS: a client that reconnects requests only what it knew (E3).
 	early []string
@@ -357,6 +359,7 @@ func (s *Stream) Wake() time.Time {
 		earlier(s.head.until)
 	} else {
 		earlier(s.warmUntil)
+		earlier(s.filesAt)
 		earlier(s.suspectAt())
 		earlier(s.missingCDSAt())
 		for _, w := range s.watches {
@@ -399,6 +402,7 @@ func (s *Stream) advance(now time.Time) {
 	if at := s.suspectAt(); !at.IsZero() && !now.Before(at) {
 		s.suspect(s.watches[ident.CDS])
 	}
+	s.offerFiles(now)
 }
 
 // missingCDSAt returns when CDS is sent to a client that has clusters from an

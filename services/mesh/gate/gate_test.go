@@ -87,6 +87,36 @@ func TestGatePanic(t *testing.T) {
 	}
 }
 
+// MTLS-17: what gRPC servers do not do for a policy is reported only where a service of its
+// namespace, for the root namespace of any, has a port for gRPC.
+func TestGateReportsServers(t *testing.T) {
+	g := newGated(t)
+	policy := func(namespace string) string {
+		return "apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {name: watch, namespace: " + namespace + "}\nspec: {action: AUDIT, rules: [{}]}\n"
+	}
+	service := func(namespace, protocol string) []meshtest.Change {
+		return meshtest.YAML(t, "apiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {name: s, namespace: "+namespace+"}\nspec: {hosts: ["+namespace+
+			".example], resolution: STATIC, ports: [{number: 80, name: p, protocol: "+protocol+"}]}\n")
+	}
+	const shop, root = "shop/watch unsupported", "istio-system/watch unsupported"
+	for _, step := range []struct {
+		name    string
+		changes []meshtest.Change
+		want    []string
+	}{
+		{"no gRPC", append(service("shop", "HTTP"), meshtest.YAML(t, policy("shop")+"---\n"+policy("istio-system"))...), nil},
+		{"elsewhere", service("cart", "GRPC"), []string{root}},
+		{"here", service("shop", "GRPC"), []string{root, shop}},
+		{"no more", append(service("shop", "HTTP"), service("cart", "HTTP2")...), nil},
+	} {
+		got := slices.DeleteFunc(g.change(step.changes...), func(p string) bool { return !strings.HasSuffix(p, " unsupported") })
+		slices.Sort(got)
+		if diff := cmp.Diff(step.want, slices.Compact(got), cmpopts.EquateEmpty()); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", step.name, diff)
+		}
+	}
+}
+
 // The gate reports authorizers that some proxy cannot ask, in whichever namespace it is
 // (AZ-9).
 func TestGateReportsAuthorizers(t *testing.T) {

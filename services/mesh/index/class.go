@@ -134,7 +134,7 @@ type RDSClass struct {
 }
 
 // SDSClass holds what Secrets depend on. Its zero value is the class of proxies that have
-// not shown an identity of the mesh.
+// not shown an identity of the mesh, and that no Gateway selects.
 type SDSClass struct {
 	Client Client
 	// Roots: the client has shown an identity of the mesh, so it may have its roots, which
@@ -143,7 +143,9 @@ type SDSClass struct {
 	Scope Scope // Rules
 	// Gateways as in LDSClass. They, and the DestinationRules in Scope, name the
 	// secrets that the proxy may have, which are those of its own namespace (SDS-4).
-	Gateways  SelectorSet
+	Gateways SelectorSet
+	// Namespace is empty if the proxy has shown no identity of the mesh. Then it is only
+	// told which files on its machine its Gateways name.
 	Namespace string
 	// Certificates are the files that a proxy names as its certificate of the mesh.
 	Certificates proxy.Certificates `json:",omitzero"`

@@ -71,11 +71,15 @@ func Classify(pc *PushContext, p *proxy.Proxy) ProxyClass {
 	if client != ClientGRPC {
 		c.setPolicies(pc, p, client)
 	}
-	if client != ClientGRPC && slices.Contains(pc.settings.trustDomains, p.Identity.TrustDomain) {
+	switch {
+	case client == ClientGRPC:
+	case slices.Contains(pc.settings.trustDomains, p.Identity.TrustDomain):
 		c.SDS = c.secretsIn(client, p.Namespace)
+	case c.LDS.Gateways != "": // names of files only, so they are for any client
+		c.SDS = SDSClass{Client: client, Gateways: c.LDS.Gateways}
 	}
 	if from := p.Certificates(); from.Chain != "" && (c.LDS.Certificates == from || c.CDS.Certificates == from) {
-		c.SDS.Certificates = from // names of files only, so they are for any client
+		c.SDS.Certificates = from // as above
 	}
 	if client != ClientGRPC && p.WantsNames() {
 		c.answerNames()
@@ -169,8 +173,8 @@ func (pc *PushContext) HasLargeRegexes() bool { return pc.virtualServices.large 
 // Classes returns the classes that a version must be generated for before it is
 // published: a router, a sidecar and a gRPC client for each namespace with a
 // view of its own and for the common view; routers for each selector of
-// Gateways, in the common view and in the views of the Gateways' namespaces; routers,
-// sidecars and gRPC servers for each selector of policies; a sidecar that matches every source; a sidecar
+// Gateways, in the common view and in the views of the Gateways' namespaces; routers
+// and sidecars for each selector of policies, and gRPC servers where its namespace has a port for gRPC; a sidecar that matches every source; a sidecar
 // and a gRPC server whose workload has ports of all kinds; sidecars and gRPC clients of each cluster
 // and network; if there is mutual TLS of the mesh, all of these for proxies with an agent
 // too; agents that answer names for all sidecars; if there are expressions that stock Envoys refuse, all of these for
@@ -254,10 +258,12 @@ func (pc *PushContext) policyClasses(add func(ProxyClass)) {
 			if asks(policies) || fetches(policies) {
 				home = ns
 			}
-			server := pc.classOf(ClientGRPC, "")
-			server.anyServer()
-			server.LDS.Policies = SelectorSet(group.text())
-			add(server)
+			if pc.hasGRPC(group.namespace) {
+				server := pc.classOf(ClientGRPC, "")
+				server.anyServer()
+				server.LDS.Policies = SelectorSet(group.text())
+				add(server)
+			}
 			for _, client := range []Client{ClientRouter, ClientSidecar} {
 				c := pc.classOf(client, home)
 				c.ECDS = pc.policiesIn(client, ns, SelectorSet(group.text()))
@@ -269,6 +275,15 @@ func (pc *PushContext) policyClasses(add func(ProxyClass)) {
 			}
 		}
 	}
+}
+
+// hasGRPC reports whether policies of a namespace can be for gRPC servers: a service there,
+// or of any namespace for those of the root namespace, has a port that is known as gRPC.
+func (pc *PushContext) hasGRPC(namespace string) bool {
+	if namespace == pc.settings.rootNamespace {
+		return pc.services.grpc.Len() > 0
+	}
+	return pc.services.grpc.Get(namespace) > 0
 }
 
 // variants adds the class of clients like those of c that have a certificate, and that of

@@ -47,6 +47,7 @@ func (pc *PushContext) Structure() []string {
 	}
 	counts("service scope", pc.services.scopes)
 	counts("home", pc.services.homes)
+	counts("gRPC", pc.services.grpc)
 	for scope, list := range pc.services.lists {
 		line("list %q %v", scope, keysOf(list))
 	}

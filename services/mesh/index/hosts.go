@@ -87,6 +87,16 @@ func (v hostView) homes(domainSuffix string) []string {
 	return []string{ns}
 }
 
+// grpc returns the namespaces of the services of the host that have a port for gRPC.
+func (v hostView) grpc() (namespaces []string) {
+	for _, s := range v.services {
+		if slices.ContainsFunc(s.Ports, func(p Port) bool { return p.Protocol == GRPC }) {
+			namespaces = append(namespaces, s.Namespace)
+		}
+	}
+	return namespaces
+}
+
 // viewProblems reports services that are hidden from some namespaces which they are
 // exported to; of those that are not exported to all, the ones that nobody sees.
 func (s *settings) viewProblems(v hostView) []problem.Diagnostic {

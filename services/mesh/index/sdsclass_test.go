@@ -12,7 +12,8 @@ import (
 )
 
 // Only a router that has shown an identity of the mesh is served the secrets of its
-// Gateways (SDS-4). The roots are for all Envoys that have: agents ask for them (CA-10).
+// Gateways, which are those of its own namespace; another one is told which files these name
+// (SDS-4, SDS-14). The roots are for all Envoys that have: agents ask for them (CA-10).
 func TestSecretsOfClass(t *testing.T) {
 	gateway := Object("Gateway", "edge", "gw", &networking.Gateway{Selector: map[string]string{"app": "edge"}})
 	mesh := Object("MeshConfig", "", "default", &meshconfig.MeshConfig{TrustDomain: "td1", TrustDomainAliases: []string{"old"}})
@@ -38,7 +39,7 @@ func TestSecretsOfClass(t *testing.T) {
 			p := router
 			test.change(&p)
 			pc := PushContext(t, gateway, mesh)
-			if got := index.Classify(pc, &p).SDS; (got.Gateways != "") != test.want || got.Roots != test.roots {
+			if got := index.Classify(pc, &p).SDS; (got.Gateways != "" && got.Namespace == "edge") != test.want || got.Roots != test.roots {
 				t.Errorf("the class of its secrets is %+v", got)
 			}
 		})
@@ -49,7 +50,7 @@ func TestSecretsOfClass(t *testing.T) {
 	after, _ := before.Next(World(t, gateway, other), nil)
 	p := router
 	p.Identity = identity("td1")
-	if got := index.Classify(after, &p).SDS; got != (index.SDSClass{}) || before.SameClasses(after) {
+	if got := index.Classify(after, &p).SDS; got.Namespace != "" || got.Roots || before.SameClasses(after) {
 		t.Errorf("after another trust domain the class is %+v", got)
 	}
 }

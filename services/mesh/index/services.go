@@ -20,6 +20,7 @@ type serviceIndex struct {
 	aliases aliasIndex
 	scopes  table.Counter // namespaces whose view differs from the common one, by how many hosts
 	homes   table.Counter // namespaces whose callers use bare names
+	grpc    table.Counter // namespaces of services with a port for gRPC, by how many hosts
 	// clusters of Kubernetes with Services, by how many.
 	clusters table.Counter
 	named    table.Counter         // trust domains that a service expects in certificates, with commas
@@ -193,13 +194,15 @@ func (e *serviceEdit) doneServices(x *serviceIndex, touched map[ServiceID]struct
 // doneHosts recomputes the views of the hosts that changed.
 func (e *serviceEdit) doneHosts(x *serviceIndex) {
 	views := x.views.Edit()
-	scopes, homes := x.scopes.Edit(), x.homes.Edit()
+	scopes, homes, grpc := x.scopes.Edit(), x.homes.Edit(), x.grpc.Edit()
 	for host := range e.hosts {
 		was, is := views.Get(host), viewHost(x.byHost.Get(host))
 		scopes.Add(-1, was.views()...)
 		scopes.Add(1, is.views()...)
 		homes.Add(-1, was.homes(e.domainSuffix)...)
 		homes.Add(1, is.homes(e.domainSuffix)...)
+		grpc.Add(-1, was.grpc()...)
+		grpc.Add(1, is.grpc()...)
 		views.Keep(host, is, len(is.services) > 0)
 		e.problem(about{"view", "", host}, e.viewProblems(is))
 		e.changed(Input{Kind: InputHost, A: host})
@@ -207,6 +210,7 @@ func (e *serviceEdit) doneHosts(x *serviceIndex) {
 	x.views = views.Table
 	var moved []string
 	x.homes, _ = e.counted(homes)
+	x.grpc, _ = e.counted(grpc)
 	x.scopes, moved = e.counted(scopes)
 	e.doneLists(x, moved)
 }

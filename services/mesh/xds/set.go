@@ -8,9 +8,11 @@ import (
 	"fmt"
 	"iter"
 	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
@@ -138,11 +140,29 @@ func (r *Resource) Key() *piece.Key {
 // WithKey returns a Secret with its private key in PEM. It is the Same as r: what the
 // version says does not depend on who has the key.
 func (r *Resource) WithKey(pem []byte) (*Resource, error) {
+	return r.secretAs(func(s *tlsv3.Secret) *tlsv3.Secret { return piece.WithKey(s, pem) })
+}
+
+// Anew returns a Secret in files that means what r means, and is the Same, with bytes that
+// depend on n. Envoy takes a Secret with the bytes of the one before without a look at the
+// files, also if it has rejected that one (SDS-14).
+func (r *Resource) Anew(n uint16) (*Resource, error) {
+	return r.secretAs(func(s *tlsv3.Secret) *tlsv3.Secret {
+		for _, d := range []*corev3.WatchedDirectory{s.GetTlsCertificate().GetWatchedDirectory(), s.GetValidationContext().GetWatchedDirectory()} {
+			if d != nil {
+				d.Path += "/" + strings.NewReplacer("0", "/", "1", "./").Replace(strconv.FormatUint(uint64(n), 2))
+			}
+		}
+		return s
+	})
+}
+
+func (r *Resource) secretAs(change func(*tlsv3.Secret) *tlsv3.Secret) (*Resource, error) {
 	var s tlsv3.Secret
 	if err := proto.Unmarshal(r.Value(), &s); err != nil {
 		return nil, fmt.Errorf("secret %s: %w", r.Name, err)
 	}
-	value, err := proto.MarshalOptions{Deterministic: true}.Marshal(piece.WithKey(&s, pem))
+	value, err := proto.MarshalOptions{Deterministic: true}.Marshal(change(&s))
 	if err != nil {
 		return nil, fmt.Errorf("secret %s: %w", r.Name, err)
 	}

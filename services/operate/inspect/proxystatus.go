@@ -55,8 +55,14 @@ type typeView struct {
 	HeldBack    []string       `json:"heldBack,omitempty"`     // rejected, and not sent until they change
 	Keys        []string       `json:"waitsForKeys,omitempty"` // Secrets for whose private keys the response waits
 	Quarantined []string       `json:"quarantined,omitempty"`  // rejected by similar proxies, and not sent
-	Waiting     time.Time      `json:"unanswered,omitzero"`    // when a response was sent that has no answer
-	TypeURL     string         `json:"typeUrl"`
+	// Unknown are Secrets that it asked for and that are not for it, or do not exist, and
+	// MissingKeys those whose private keys have not come.
+	Unknown     []string  `json:"unknownSecrets,omitempty"`
+	MissingKeys []string  `json:"missingKeys,omitempty"`
+	Waiting     time.Time `json:"unanswered,omitzero"` // when a response was sent that has no answer
+	TypeURL     string    `json:"typeUrl"`
+
+	anonymous bool // the connection shows no certificate
 }
 
 type nackView struct {
@@ -88,6 +94,7 @@ ids begin so.
   NACK         it rejected the last response; the reason is below the table
   HELD BACK    it has everything except the resources that it rejected
   QUARANTINED  it has everything except resources that similar proxies rejected
+  LACKS        it has asked for secrets that it does not get
   TOO LARGE    the response exceeds what a gRPC client can receive; import less
   NOT SENT     it has not asked, or there is nothing to send
 
@@ -107,7 +114,7 @@ The command asks the frontends over the bus, and names each that does not answer
 	f := cmd.Flags()
 	f.StringSliceVar(&filter.frontends, "frontend", nil, "only proxies of this `frontend`; may be given several times")
 	f.BoolVar(&filter.stale, "stale", false, "only proxies that have not applied the newest version")
-	f.BoolVar(&filter.rejected, "rejected", false, "only proxies that rejected a resource, or from which one is held back")
+	f.BoolVar(&filter.rejected, "rejected", false, "only proxies that rejected a resource, from which one is held back, or that lack a secret")
 	return command.Live(cmd, func(ctx context.Context, e *command.Env, args []string) error {
 		if len(args) > 0 {
 			filter.id = args[0]
@@ -172,7 +179,7 @@ func viewProxies(
 	}
 	unread = setLag(views, command.NewestHead(reports), chain, now)
 	views = slices.DeleteFunc(views, func(v proxyView) bool {
-		return f.stale && v.Behind == nil || f.rejected && !v.rejects()
+		return f.stale && v.Behind == nil || f.rejected && !v.rejects() && !v.lacks()
 	})
 	slices.SortStableFunc(views, func(a, b proxyView) int {
 		return cmp.Or(cmp.Compare(a.ID, b.ID), cmp.Compare(a.Frontend, b.Frontend))
@@ -202,7 +209,12 @@ func (f proxyFilter) one(views []proxyView) bool {
 	return f.id != "" && len(views) > 0 && views[0].ID == f.id && views[len(views)-1].ID == f.id
 }
 
-// rejects reports whether the proxy lacks something that it should have.
+// lacks reports whether the proxy has asked for a secret that it does not get.
+func (v *proxyView) lacks() bool {
+	return slices.ContainsFunc(v.Types, func(t typeView) bool { return t.lacks() > 0 })
+}
+
+// rejects reports whether something is not sent to the proxy that it should have.
 func (v *proxyView) rejects() bool {
 	return slices.ContainsFunc(v.Types, func(t typeView) bool {
 		return t.Nack != nil || len(t.HeldBack) > 0 || len(t.Quarantined) > 0 || t.Status == "TOO LARGE"
@@ -218,7 +230,9 @@ func viewProxy(r *reportv1.FrontendReport, p *reportv1.ProxyReport) proxyView {
 		Identity: p.GetIdentity(), Serial: p.GetCertificateSerial(), Ends: command.Stamp(p.GetCertificateEnds().AsTime()),
 	}
 	for i, t := range p.GetTypes() {
-		v.Types = append(v.Types, viewType(t))
+		w := viewType(t)
+		w.anonymous = v.Identity == ""
+		v.Types = append(v.Types, w)
 		if a := store.VersionOf(t.GetAcked()); i == 0 || a.Less(v.Version) {
 			v.Version = a
 		}
@@ -241,6 +255,7 @@ func streamName(p *reportv1.ProxyReport) string {
 func viewType(t *reportv1.TypeReport) typeView {
 	v := typeView{
 		TypeURL: t.GetTypeUrl(), Type: command.TypeName(t.GetTypeUrl()), Resources: t.GetResources(), HeldBack: t.GetHeldBack(), Quarantined: t.GetQuarantined(), Keys: t.GetWaitsForKeys(),
+		Unknown: t.GetUnknownSecrets(), MissingKeys: t.GetMissingKeys(),
 		Waiting: command.Stamp(t.GetUnanswered().AsTime()), Sent: store.VersionOf(t.GetSent()), Acked: store.VersionOf(t.GetAcked()),
 	}
 	switch n := t.GetNack(); {

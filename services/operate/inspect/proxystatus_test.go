@@ -70,7 +70,8 @@ func TestUnreadableVersion(t *testing.T) {
 	}
 }
 
-// SDS-7: a proxy that rejects a secret of files, which only it reads, needs attention.
+// SDS-7, SDS-14: a proxy that rejects a secret of files, which only it reads, needs
+// attention, and one that does not get a secret.
 func TestStatusOfRejections(t *testing.T) {
 	secret := "file-cert:/etc/certs/cert.pem~/etc/certs/key.pem"
 	rejects := &reportv1.ProxyReport{Id: "edge-1", Types: []*reportv1.TypeReport{
@@ -78,13 +79,15 @@ func TestStatusOfRejections(t *testing.T) {
 		{TypeUrl: ident.SDS.URL(), Nack: &reportv1.Nack{Message: "Failed to load certificate chain", Resources: []string{secret}}, HeldBack: []string{secret}},
 	}}
 	held := &reportv1.ProxyReport{Id: "edge-2", Types: []*reportv1.TypeReport{{TypeUrl: ident.SDS.URL(), HeldBack: []string{"file-root:/ca"}}}}
+	lacks := &reportv1.ProxyReport{Id: "edge-4", Types: []*reportv1.TypeReport{{TypeUrl: ident.SDS.URL(), MissingKeys: []string{"kubernetes://shop"}}}}
 	v := &statusView{}
 	v.rejections([]*reportv1.FrontendReport{
-		{Proxies: []*reportv1.ProxyReport{held, rejects, {Id: "edge-3", Types: []*reportv1.TypeReport{{TypeUrl: ident.SDS.URL()}}}}},
+		{Proxies: []*reportv1.ProxyReport{held, rejects, lacks, {Id: "edge-3", Types: []*reportv1.TypeReport{{TypeUrl: ident.SDS.URL()}}}}},
 		{Leaving: true, Proxies: []*reportv1.ProxyReport{{Id: "gone", Types: held.Types}}},
 	})
-	want := "2 proxies reject resources: edge-1 (SDS " + secret + "), edge-2 (SDS file-root:/ca); `meshlog proxy-status --rejected` says why"
-	if v.Rejecting != 2 || !slices.Equal(v.Wrong, []string{want}) {
+	want := []string{"2 proxies reject resources: edge-1 (SDS " + secret + "), edge-2 (SDS file-root:/ca); `meshlog proxy-status --rejected` says why",
+		"1 proxy does not get a secret that it asks for: edge-4 (kubernetes://shop); `meshlog proxy-status --rejected` says why"}
+	if v.Rejecting != 2 || v.Lacking != 1 || !slices.Equal(v.Wrong, want) {
 		t.Errorf("%d reject, needs attention %q, want %q", v.Rejecting, v.Wrong, want)
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/internal/bus"
+	"meshlog.dev/services/mesh/xds/secret"
 	"meshlog.dev/services/operate/command"
 )
 
@@ -80,7 +81,7 @@ func proxyTable(views []proxyView, now time.Time, out *command.Output) {
 // summary counts the streams of a fleet in one sentence.
 func summary(views []proxyView, head ident.Position) string {
 	proxies, frontends := map[string]bool{}, map[string]bool{}
-	synced, behind, rejecting := 0, 0, 0
+	synced, behind, rejecting, lacking := 0, 0, 0, 0
 	for _, v := range views {
 		proxies[v.ID], frontends[v.Frontend] = true, true
 		switch {
@@ -88,6 +89,8 @@ func summary(views []proxyView, head ident.Position) string {
 			rejecting++
 		case v.Behind != nil:
 			behind++
+		case v.lacks():
+			lacking++
 		default:
 			synced++
 		}
@@ -102,6 +105,9 @@ func summary(views []proxyView, head ident.Position) string {
 	}
 	if rejecting > 0 {
 		text += fmt.Sprintf(", %d with rejected resources", rejecting)
+	}
+	if lacking > 0 {
+		text += fmt.Sprintf(", %d without secrets", lacking)
 	}
 	if !head.IsZero() {
 		text += fmt.Sprintf(". The newest version is %s", head)
@@ -152,6 +158,8 @@ func (v *typeView) cell(now time.Time) command.Cell {
 		return command.Cell{Text: fmt.Sprintf("WAITS FOR KEY %d", len(v.Keys)), Color: command.Yellow}
 	case v.warms(now):
 		return command.Cell{Text: "WARMING " + command.Age(now.Sub(v.Waiting)), Color: command.Yellow}
+	case v.lacks() > 0:
+		return command.Cell{Text: fmt.Sprintf("LACKS %d", v.lacks()), Color: command.Red}
 	case v.Status == "STALE":
 		return command.Cell{Text: lasting, Color: command.Yellow}
 	case len(v.Quarantined) > 0:
@@ -161,6 +169,9 @@ func (v *typeView) cell(now time.Time) command.Cell {
 	}
 	return command.Cell{Text: v.Status, Color: command.Green}
 }
+
+// lacks returns how many Secrets the proxy has asked for and does not get.
+func (v *typeView) lacks() int { return len(v.Unknown) + len(v.MissingKeys) }
 
 func (v *typeView) warms(now time.Time) bool {
 	return !v.Waiting.IsZero() && v.Type == "CDS" && now.Sub(v.Waiting) >= slowAnswer
@@ -192,7 +203,36 @@ const (
 	heldBackUntil = " held back until it changes"
 	waitsForKeys  = " waits for keys that are coming"
 	inQuarantine  = " in quarantine (`meshlog diagnostics` shows why)"
+	brokenFiles   = "SDS: correct the files on the machine of the proxy, which reads them again within a minute"
+	unproven      = "SDS not sent, because the connection shows no certificate of the mesh (connect the proxy as deploy/envoy/tls.yaml does)"
+	unknownSecret = "SDS not sent, because there is no such secret for the proxy (`meshlog diagnostics` and `meshlog certs gateways` show why)"
+	missingKey    = "SDS not sent, because no watcher gives the private key (/debug/keys of the frontend and its log say why)"
 )
+
+// advice says what to do about Secrets, with the names of those that it is about.
+func (v *typeView) advice(names func([]string) string) (all []string) {
+	if v.Type == "SDS" && slices.ContainsFunc(slices.Concat(v.HeldBack, v.Nack.resources()), secret.InFiles) {
+		all = append(all, brokenFiles)
+	}
+	why := unknownSecret
+	if v.anonymous {
+		why = unproven
+	}
+	if len(v.Unknown) > 0 {
+		all = append(all, why+": "+names(v.Unknown))
+	}
+	if len(v.MissingKeys) > 0 {
+		all = append(all, missingKey+": "+names(v.MissingKeys))
+	}
+	return all
+}
+
+func (n *nackView) resources() []string {
+	if n == nil {
+		return nil
+	}
+	return n.Resources
+}
 
 func (v *typeView) problems(now time.Time) (all []string) {
 	if v.Nack != nil {
@@ -217,7 +257,7 @@ func (v *typeView) problems(now time.Time) (all []string) {
 	if v.Status == "TOO LARGE" {
 		all = append(all, v.Type+" not sent: the response exceeds what a gRPC client can receive; let it import less")
 	}
-	return all
+	return append(all, v.advice(command.Some)...)
 }
 
 // show shows the details of a stream.
@@ -317,5 +357,5 @@ func (v *typeView) details(now time.Time) (all []string) {
 		all = append(all, fmt.Sprintf("warming: CDS not acknowledged for %d s; a cluster has no endpoints, has names that do not resolve, or waits for a secret",
 			int(now.Sub(v.Waiting).Seconds())))
 	}
-	return all
+	return append(all, v.advice(func(names []string) string { return "\n  " + strings.Join(names, "\n  ") })...)
 }

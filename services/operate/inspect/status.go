@@ -34,6 +34,7 @@ type statusView struct {
 	Streams     uint32            `json:"streams"`
 	InSync      uint32            `json:"inSync"`    // streams that have applied the head
 	Rejecting   int               `json:"rejecting"` // proxies that reject a resource
+	Lacking     int               `json:"lacking"`   // proxies that do not get a secret that they ask for
 	Identities  identityCounts    `json:"identities"`
 	Policies    policyCounts      `json:"policies"`
 	Roots       []rootCounts      `json:"roots,omitempty"` // absent: the mesh has no authority
@@ -270,15 +271,19 @@ func (v *statusView) frontends(r *bus.Reports, fresh bool) {
 }
 
 // rejections names the proxies that reject resources, also those for which no quarantine
-// is: secrets, above all of files that only the proxy can read, and filters of policies.
+// is: secrets, above all of files that only the proxy can read, and filters of policies. It
+// names those that ask for secrets and do not get them, too.
 func (v *statusView) rejections(frontends []*reportv1.FrontendReport) {
-	rejected := map[string]string{} // the first resource, by proxy
+	rejected, lacking := map[string]string{}, map[string]string{} // the first resource, by proxy
 	for _, f := range frontends {
 		if f.GetLeaving() {
 			continue
 		}
 		for _, p := range f.GetProxies() {
 			for _, t := range p.GetTypes() {
+				if lacks := slices.Concat(t.GetUnknownSecrets(), t.GetMissingKeys()); len(lacks) > 0 {
+					lacking[p.GetId()] = lacks[0]
+				}
 				names := slices.Concat(t.GetNack().GetResources(), t.GetHeldBack())
 				if t.GetNack() == nil && len(names) == 0 {
 					continue
@@ -293,14 +298,21 @@ func (v *statusView) rejections(frontends []*reportv1.FrontendReport) {
 			}
 		}
 	}
-	if v.Rejecting = len(rejected); v.Rejecting == 0 {
+	v.Rejecting, v.Lacking = len(rejected), len(lacking)
+	v.some(rejected, "proxy rejects resources", "proxies reject resources")
+	v.some(lacking, "proxy does not get a secret that it asks for", "proxies do not get a secret that they ask for")
+}
+
+// some adds a line about proxies, with a resource of each.
+func (v *statusView) some(of map[string]string, one, many string) {
+	if len(of) == 0 {
 		return
 	}
 	var all []string
-	for _, id := range slices.Sorted(maps.Keys(rejected)) {
-		all = append(all, fmt.Sprintf("%s (%s)", id, rejected[id]))
+	for _, id := range slices.Sorted(maps.Keys(of)) {
+		all = append(all, fmt.Sprintf("%s (%s)", id, of[id]))
 	}
-	v.wrong("%s resources: %s; `meshlog proxy-status --rejected` says why", command.Plural(len(all), "proxy rejects", "proxies reject"), command.Some(all))
+	v.wrong("%s: %s; `meshlog proxy-status --rejected` says why", command.Plural(len(all), one, many), command.Some(all))
 }
 
 func (v *statusView) show(now time.Time, out *command.Output) {

@@ -6,6 +6,7 @@ package ca
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -37,6 +38,32 @@ type Options struct {
 	ID      string
 	Connect func(context.Context) (*bus.Conn, error)
 	Process *process.Process
+	// Prepared is the authority, if Prepare was called.
+	Prepared *Prepared
+}
+
+// Prepared is an authority that can sign, and that does not run yet.
+type Prepared struct {
+	signer signing
+	roots  *roots
+	log    *slog.Logger
+	xds    *serving // nil: none
+}
+
+// Prepare reads the files of an authority that signs, or makes them.
+func (s *Settings) Prepare(p *process.Process) (*Prepared, error) {
+	log := p.Log.With(process.Component, "ca")
+	signer, roots, err := s.open(time.Now(), log)
+	return &Prepared{signer: signer, roots: roots, log: log}, err
+}
+
+// ServeXDS issues the certificate of the xDS port of this process, with these names, and
+// returns what returns the newest one (CA-11). Run renews it.
+func (p *Prepared) ServeXDS(names []string) (certificate func() *tls.Certificate, err error) {
+	if p.xds, err = newServing("the xDS port", p.signer.authority, names, p.log); err != nil {
+		return nil, err
+	}
+	return p.xds.certificate, nil
 }
 
 // authority is a running authority.
@@ -64,11 +91,13 @@ func (s *Settings) Run(ctx context.Context, o Options) error {
 		return fmt.Errorf("%w; give another address with --%s", err, s.flag("listen"))
 	}
 	defer port.Close()
-	a := &authority{Settings: s, Options: o, log: log}
-	if a.signer, a.roots, err = s.open(time.Now(), log); err != nil {
-		return err
+	if o.Prepared == nil {
+		if o.Prepared, err = s.Prepare(o.Process); err != nil {
+			return err
+		}
 	}
-	if a.serving, err = newServing(a.signer.authority, s.DNSNames, log); err != nil {
+	a := &authority{Settings: s, Options: o, log: log, signer: o.Prepared.signer, roots: o.Prepared.roots}
+	if a.serving, err = newServing("the CA's own port", a.signer.authority, s.DNSNames, log); err != nil {
 		return err
 	}
 	a.gate = newGate(time.Now())
@@ -110,6 +139,11 @@ func (a *authority) run(ctx context.Context, nc *bus.Conn, port net.Listener) er
 	admin.Warn("ca files", a.signer.trouble)
 	admin.Warn("ca end", func() error { return ends(a.signer.authority(), time.Now()) })
 	admin.Warn("ca serving certificate", a.serving.problem)
+	renewXDS := func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
+	if xds := a.Prepared.xds; xds != nil {
+		admin.Warn("xds serving certificate", xds.problem)
+		renewXDS = xds.run
+	}
 	admin.Report("ca", func() any { return a.report() })
 	a.log.Info("serving certificates", "port", port.Addr().String(), "trust_domain", a.TrustDomain, "ends", a.signer.authority().Ends())
 	return process.RunStages(ctx,
@@ -117,6 +151,7 @@ func (a *authority) run(ctx context.Context, nc *bus.Conn, port net.Listener) er
 		process.Stage{
 			records.Run,
 			a.serving.run,
+			renewXDS,
 			func(ctx context.Context) error { return a.signer.run(ctx, a.log) },
 			a.rotation.run,
 			// Receives the reports of frontends: which roots proxies have applied.

@@ -26,9 +26,11 @@ const (
 	servingSlow  = time.Minute
 )
 
-// serving is the certificate of the CA's port, which the CA issues itself. Its key is in
-// memory only. New connections get the latest certificate.
+// serving is the certificate of the CA's port, or of another port of this process, which
+// the CA issues itself. Its key is in memory only. New connections get the latest
+// certificate.
 type serving struct {
+	port      string // for messages
 	authority func() *signer.Authority
 	names     []string
 	log       *slog.Logger
@@ -44,10 +46,10 @@ type served struct {
 	renew time.Time
 }
 
-func newServing(authority func() *signer.Authority, names []string, log *slog.Logger) (*serving, error) {
-	s := &serving{authority: authority, names: names, log: log}
+func newServing(port string, authority func() *signer.Authority, names []string, log *slog.Logger) (*serving, error) {
+	s := &serving{port: port, authority: authority, names: names, log: log}
 	if err := s.issue(time.Now()); err != nil {
-		return nil, fmt.Errorf("the certificate of the CA's own port: %w", err)
+		return nil, fmt.Errorf("the certificate of %s: %w", port, err)
 	}
 	return s, nil
 }
@@ -56,9 +58,11 @@ func newServing(authority func() *signer.Authority, names []string, log *slog.Lo
 func (s *serving) config() *tls.Config {
 	return &tls.Config{
 		MinVersion:     tls.VersionTLS12,
-		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &s.now.Load().cert, nil },
+		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return s.certificate(), nil },
 	}
 }
+
+func (s *serving) certificate() *tls.Certificate { return &s.now.Load().cert }
 
 // issue makes a new certificate, and plans to renew it at half of its time, give or take a
 // tenth, so that replicas do not renew at once.
@@ -100,7 +104,7 @@ func (s *serving) run(ctx context.Context) error {
 			continue
 		}
 		if err := s.issue(now); err != nil {
-			err = fmt.Errorf("the certificate of the CA's own port is not renewed, and ends at %s: %w", before.cert.Leaf.NotAfter.UTC().Format(time.RFC3339), err)
+			err = fmt.Errorf("the certificate of %s is not renewed, and ends at %s: %w", s.port, before.cert.Leaf.NotAfter.UTC().Format(time.RFC3339), err)
 			if s.trouble.Swap(&err) == nil {
 				s.log.Warn("cannot renew a certificate; retrying", "error", err)
 			}
@@ -109,7 +113,7 @@ func (s *serving) run(ctx context.Context) error {
 		}
 		s.trouble.Store(nil)
 		retry, pause = time.Time{}, servingRetry
-		s.log.Info("renewed the certificate of the CA's own port", "names", s.names, "ends", s.now.Load().cert.Leaf.NotAfter)
+		s.log.Info("renewed the certificate of "+s.port, "names", s.names, "ends", s.now.Load().cert.Leaf.NotAfter)
 	}
 }
 
@@ -124,7 +128,7 @@ func (s *serving) problem() error {
 // ready returns an error if the certificate has ended.
 func (s *serving) ready(now time.Time) error {
 	if end := s.now.Load().cert.Leaf.NotAfter; now.After(end) {
-		return fmt.Errorf("the certificate of the CA's own port has ended at %s", end.UTC().Format(time.RFC3339))
+		return fmt.Errorf("the certificate of %s has ended at %s", s.port, end.UTC().Format(time.RFC3339))
 	}
 	return nil
 }

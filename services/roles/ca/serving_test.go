@@ -20,7 +20,7 @@ func TestServingCertificateIsRenewed(t *testing.T) {
 		one, two := newPair(t, "one", time.Now().Add(40*24*time.Hour)), newPair(t, "two", time.Now().Add(400*24*time.Hour))
 		var current atomic.Pointer[signer.Authority]
 		current.Store(one.under(t))
-		s, err := newServing(current.Load, []string{"ca.example", "localhost"}, quiet)
+		s, err := newServing("the CA's own port", current.Load, []string{"ca.example", "localhost"}, quiet)
 		must(t, err)
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan error, 1)

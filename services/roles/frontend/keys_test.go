@@ -159,6 +159,63 @@ func TestKeysOverTheBus(t *testing.T) {
 	waitFor(t, again, k, content)
 }
 
+// KEY-9: a watcher dies with a request that it has taken. The frontend asks again, and the
+// other replica of the watcher answers before proxies are told that the secret is unknown.
+func TestKeysOfKilledWatcher(t *testing.T) {
+	server, err := bus.StartServer(bus.ServerOptions{
+		Dir: t.TempDir(), Accounts: busauth.Accounts("mesh", bus.Frontend(), bus.Watcher(shard)), Log: quiet,
+	})
+	must(t, err)
+	t.Cleanup(func() { must(t, server.Close()) })
+	connect := func(r bus.Role) *bus.Conn {
+		nc, err := bus.Connect(bus.ConnectOptions{Server: server, Role: r, Name: r.String(), Log: quiet})
+		must(t, err)
+		t.Cleanup(nc.Close)
+		return nc
+	}
+	serve := func(nc *bus.Conn, answer func() []byte) (stop func()) {
+		return run(t, func(ctx context.Context) error {
+			err := bus.NewFleet(nc, "mesh", quiet).ServeKeys(ctx, shard, bus.KeyAnswers{Answer: func(context.Context, []byte) []byte { return answer() }})
+			if nc.IsClosed() {
+				<-ctx.Done() // it is dead, and nothing else ends
+				return nil
+			}
+			return err
+		})
+	}
+	k, content := newKey("web")
+	other, dying := connect(bus.Watcher(shard)), connect(bus.Watcher(shard))
+	var second func()
+	died := make(chan struct{})
+	first := serve(dying, func() []byte {
+		second = serve(other, func() []byte { return content })
+		dying.Close()
+		close(died)
+		return nil
+	})
+	fleet := bus.NewFleet(connect(bus.Frontend()), "mesh", quiet)
+	store := keys.New(keys.Config{Sums: sums, Log: quiet, Ask: func(ctx context.Context, w keyexchange.Want) (*keyexchange.Answer, error) {
+		b, err := fleet.RequestKey(ctx, shard, []byte("x"))
+		if err != nil {
+			return nil, err
+		}
+		return &keyexchange.Answer{Outcome: keyv1.Outcome_OUTCOME_GIVEN, Fields: map[string][]byte{"tls.key": b}}, nil
+	}})
+	stop := run(t, store.Run)
+	store.Want([]keys.Key{k})
+	<-died
+	began := time.Now()
+	waitFor(t, store, k, content)
+	if took := time.Since(began); took >= 4*time.Second {
+		t.Errorf("the key came %s after the watcher died", took)
+	} else {
+		t.Logf("the key came %s after the watcher died", took.Round(time.Millisecond))
+	}
+	stop()
+	first()
+	second()
+}
+
 // KEY-3: a request to a watcher of the same process is a function call. A watcher
 // elsewhere is asked over the bus, or not at all without --key-exchange.
 func TestKeysByCall(t *testing.T) {

@@ -33,6 +33,9 @@ type Serving struct {
 	CA, ServerName, Roots string
 	JoinTokenFile         string
 	TTL                   time.Duration
+	// Names are those in the certificate that the CA of this process issues; then Files.Issued
+	// has it, and the other settings have no effect.
+	Names []string
 
 	issued *issued // nil before Certify
 }
@@ -52,6 +55,9 @@ func (s *Settings) ServingFlags(fs *pflag.FlagSet) {
 // checkServing returns an error for each setting that makes no sense.
 func (s *Settings) checkServing() error {
 	v := &s.Serving
+	if len(v.Names) > 0 && s.TLS.Cert != "" {
+		return process.Invalid("xds-names", "or --tls-cert and --tls-key, not both: a port has one certificate")
+	}
 	if v.CA == "" {
 		for _, other := range []struct{ name, value string }{{"ca-server-name", v.ServerName}, {"ca-roots", v.Roots}, {"join-token-file", v.JoinTokenFile}} {
 			if other.value != "" {

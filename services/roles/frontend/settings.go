@@ -88,7 +88,9 @@ func (s *Settings) plain() string {
 }
 
 // hasTLS reports whether xDS is served over TLS.
-func (s *Settings) hasTLS() bool { return s.TLS.Cert != "" || s.Serving.CA != "" }
+func (s *Settings) hasTLS() bool {
+	return s.TLS.Cert != "" || s.Serving.CA != "" || len(s.Serving.Names) > 0
+}
 
 // Check returns an error for each setting that makes no sense.
 func (s *Settings) Check() error {

@@ -64,6 +64,8 @@ type Settings struct {
 	// CA: the certificate authority runs too, with the settings in Authority.
 	CA        bool
 	Authority ca.Settings
+
+	prepared *ca.Prepared // nil without CA, and before Run
 }
 
 // DefaultSettings returns settings without Data and without a source to watch.
@@ -93,6 +95,8 @@ func (s *Settings) Flags(fs *pflag.FlagSet) {
 	fs.BoolVar(&s.CA, "ca", s.CA, "run the certificate authority of the mesh too, with a root of its own; workloads join with tokens, which meshlog ca token makes. "+
 		"Set it, with --seal-key-file, so that workloads get certificates for their identity")
 	s.Authority.UpFlags(fs)
+	fs.StringSliceVar(&s.Frontend.Serving.Names, "xds-names", nil, "`names` by which proxies reach the xDS port, separated by commas. The certificate authority issues the certificate of --tls-listen with them, and renews it without a restart, in place of --tls-cert. Needs --ca. "+
+		"Set it so that agents trust the frontend by the roots of the mesh")
 }
 
 // authority returns the settings of the certificate authority.
@@ -115,6 +119,8 @@ func (s *Settings) Check() error {
 	var authority error
 	if s.CA {
 		authority = s.authority().Check()
+	} else if len(s.Frontend.Serving.Names) > 0 {
+		authority = process.Invalid("xds-names", "needs the certificate authority: give --ca")
 	}
 	_, watchers := s.roles()
 	return errors.Join(config, watchers, authority, process.CheckData(s.Data), s.Kube.Check(), s.Frontend.Check(), s.Builder.Check(), s.Watcher.Check(), s.JWKS.Check())
@@ -177,7 +183,18 @@ const id = "up"
 
 // Run runs the bus and all roles until ctx is done.
 func Run(ctx context.Context, p *process.Process, s *Settings) error {
-	// Listen first: a port in use is reported before anything is changed.
+	if s.CA {
+		var err error
+		if s.prepared, err = s.authority().Prepare(p); err != nil {
+			return err
+		}
+		if names := s.Frontend.Serving.Names; len(names) > 0 {
+			if s.Frontend.TLS.Issued, err = s.prepared.ServeXDS(names); err != nil {
+				return err
+			}
+		}
+	}
+	// Listen first: a port in use is reported before the log is changed.
 	ports, err := s.Frontend.Open()
 	if err != nil {
 		return err
@@ -306,7 +323,7 @@ func (s *Settings) sources(p *process.Process, connect connector) (all process.S
 	if s.CA {
 		required = append(required, &configv1.RequiredSource{Source: ca.Shard.Source, Instance: ca.Shard.Instance})
 		all = append(all, func(ctx context.Context) error {
-			return s.authority().Run(ctx, ca.Options{Domain: process.DefaultDomain, ID: id, Connect: connectAs(ca.Shard), Process: p})
+			return s.authority().Run(ctx, ca.Options{Domain: process.DefaultDomain, ID: id, Connect: connectAs(ca.Shard), Process: p, Prepared: s.prepared})
 		})
 	}
 	all = append(all, func(ctx context.Context) error {

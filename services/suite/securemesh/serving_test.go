@@ -26,6 +26,7 @@ import (
 	"meshlog.dev/services/operate/operatetest"
 	"meshlog.dev/services/roles/agent"
 	"meshlog.dev/services/roles/frontend"
+	"meshlog.dev/services/roles/up"
 )
 
 // server is a frontend of its own, whose certificate the CA of the mesh issues.
@@ -88,6 +89,39 @@ func (s *server) certificate() (*x509.Certificate, error) {
 	}
 	defer conn.Close()
 	return conn.ConnectionState().PeerCertificates[0], nil
+}
+
+// CA-11: in `meshlog up --ca --xds-names` the CA issues the certificate of the xDS port. An
+// agent and its Envoy trust it by the roots of the mesh. When a new root signs, new
+// connections get another certificate, and the Envoy is connected.
+func TestServingInUp(t *testing.T) {
+	t.Parallel()
+	m := start(t, "", func(_ *mesh, s *up.Settings) {
+		s.Frontend.TLS.Cert, s.Frontend.TLS.Key = "", ""
+		s.Frontend.Serving.Names = []string{"localhost"}
+	})
+	w := m.workload("shop", "127.0.0.1", m.xds, func(s *agent.Settings) { s.XDSCA = "" })
+	m.until("the Envoy to be ready", 30*time.Second, w.ready)
+	f := &server{mesh: m, addr: m.xds}
+	first, err := f.certificate()
+	must(t, err)
+	if len(first.DNSNames) != 1 || first.DNSNames[0] != "localhost" || len(first.URIs) > 0 {
+		t.Errorf("the certificate has the names %v, %v", first.DNSNames, first.URIs)
+	}
+	m.meshlog("ca", "rotate")
+	m.until("a certificate under the new root", time.Minute, func() error {
+		roots, err := m.try("ca", "roots")
+		if err != nil {
+			return err
+		}
+		m.roots = certtest.WriteFile(t, m.dir, "roots.pem", []byte(roots))
+		next, err := f.certificate()
+		if err == nil && bytes.Equal(next.AuthorityKeyId, first.AuthorityKeyId) {
+			err = errors.New("it is under the first root")
+		}
+		return err
+	})
+	m.until("the Envoy to be connected", time.Minute, func() error { return hasStat(w.settings.EnvoyAdmin, "control_plane.connected_state: 1") })
 }
 
 // CA-11: a frontend gets the certificate of its port from the CA of the mesh, with a join

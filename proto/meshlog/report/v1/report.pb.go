@@ -1229,9 +1229,13 @@ type TypeReport struct {
 	// not at all; the first 100 names.
 	Quarantined []string `protobuf:"bytes,13,rep,name=quarantined,proto3" json:"quarantined,omitempty"`
 	// Secrets for whose private keys the response waits; the first 100 names.
-	WaitsForKeys  []string `protobuf:"bytes,14,rep,name=waits_for_keys,json=waitsForKeys,proto3" json:"waits_for_keys,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	WaitsForKeys []string `protobuf:"bytes,14,rep,name=waits_for_keys,json=waitsForKeys,proto3" json:"waits_for_keys,omitempty"`
+	// Secrets that the proxy has asked for and that are not for it, or do not exist,
+	// and those whose private keys have not come; the first 100 names of each.
+	UnknownSecrets []string `protobuf:"bytes,15,rep,name=unknown_secrets,json=unknownSecrets,proto3" json:"unknown_secrets,omitempty"`
+	MissingKeys    []string `protobuf:"bytes,16,rep,name=missing_keys,json=missingKeys,proto3" json:"missing_keys,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *TypeReport) Reset() {
@@ -1358,6 +1362,20 @@ func (x *TypeReport) GetQuarantined() []string {
 func (x *TypeReport) GetWaitsForKeys() []string {
 	if x != nil {
 		return x.WaitsForKeys
+	}
+	return nil
+}
+
+func (x *TypeReport) GetUnknownSecrets() []string {
+	if x != nil {
+		return x.UnknownSecrets
+	}
+	return nil
+}
+
+func (x *TypeReport) GetMissingKeys() []string {
+	if x != nil {
+		return x.MissingKeys
 	}
 	return nil
 }
@@ -3423,7 +3441,7 @@ const file_meshlog_report_v1_report_proto_rawDesc = "" +
 	"gets_roots\x18\x10 \x01(\bR\tgetsRoots\x12\x14\n" +
 	"\x05roots\x18\x11 \x03(\fR\x05roots\x12I\n" +
 	"\x12certificate_begins\x18\x12 \x01(\v2\x1a.google.protobuf.TimestampR\x11certificateBegins\x12G\n" +
-	"\x11certificate_shown\x18\x13 \x01(\v2\x1a.google.protobuf.TimestampR\x10certificateShown\"\xd2\x04\n" +
+	"\x11certificate_shown\x18\x13 \x01(\v2\x1a.google.protobuf.TimestampR\x10certificateShown\"\x9e\x05\n" +
 	"\n" +
 	"TypeReport\x12\x19\n" +
 	"\btype_url\x18\x01 \x01(\tR\atypeUrl\x120\n" +
@@ -3443,7 +3461,9 @@ const file_meshlog_report_v1_report_proto_rawDesc = "" +
 	"unanswered\x12\x1b\n" +
 	"\ttoo_large\x18\f \x01(\bR\btooLarge\x12 \n" +
 	"\vquarantined\x18\r \x03(\tR\vquarantined\x12$\n" +
-	"\x0ewaits_for_keys\x18\x0e \x03(\tR\fwaitsForKeys\"\x88\x01\n" +
+	"\x0ewaits_for_keys\x18\x0e \x03(\tR\fwaitsForKeys\x12'\n" +
+	"\x0funknown_secrets\x18\x0f \x03(\tR\x0eunknownSecrets\x12!\n" +
+	"\fmissing_keys\x18\x10 \x03(\tR\vmissingKeys\"\x88\x01\n" +
 	"\x04Nack\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\x12.\n" +

@@ -64,8 +64,8 @@ func (s Servers) Filters(r *index.Reader, verified bool) []*hcmv3.HttpFilter {
 	return filters
 }
 
-// Problems returns what gRPC servers cannot do for the policies. It is for information:
-// most meshes have no gRPC servers.
+// Problems returns what gRPC servers cannot do for the policies. It is for information: that
+// a service has a port for gRPC does not say that a gRPC server without a proxy is behind it.
 func (s Servers) Problems(r *index.Reader) []problem.Diagnostic {
 	var ds []problem.Diagnostic
 	for _, p := range read(r, s.selected) {

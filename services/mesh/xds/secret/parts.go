@@ -20,26 +20,22 @@ import (
 // Parts returns a part for each secret that clients of a class may ask for: those that
 // the Gateways of a router name, and those that the DestinationRules of a router name,
 // or of a sidecar if they select workloads (SDS-4). All are credentials of the client's
-// own namespace: the labels that a Gateway selects are those of anybody. The CAs of the
-// mesh are for all of them.
+// own namespace: the labels that a Gateway selects are those of anybody. A client that has
+// shown no identity of the mesh gets those in files on its own machine only, of which only
+// the names are sent. The CAs of the mesh are for all others.
 func Parts(r *index.Reader, class index.SDSClass) []piece.Part {
 	own := append(ofProxy(class.Certificates), peerParts(r)...)
+	c := collector{namespace: class.Namespace, users: map[string][]user{}}
+	if class.Client == index.ClientRouter {
+		c.servers(r, class.Gateways)
+	}
 	// Agents ask for the CAs of the mesh on streams of their own, also for Envoys that get
 	// them by a socket: that they apply them is their report (CA-10).
 	if class.Namespace == "" {
 		if class.Roots && !slices.Contains(own, piece.Part(roots{})) {
 			own = append(own, roots{})
 		}
-		return own
-	}
-	c := collector{namespace: class.Namespace, users: map[string][]user{}}
-	if class.Client == index.ClientRouter {
-		ports, _ := gateway.Ports(r, class.Gateways)
-		for _, p := range ports {
-			for _, s := range p.Servers {
-				c.server(s, r.CertificatesOnDemand())
-			}
-		}
+		return append(own, c.files()...)
 	}
 	for _, id := range r.CredentialRules(class.Scope) {
 		c.rule(r, class.Client, id)
@@ -86,6 +82,26 @@ type collector struct {
 	namespace string            // of the client
 	users     map[string][]user // by name
 	others    []piece.Part
+}
+
+// servers adds the secrets of the servers of a router's Gateways.
+func (c *collector) servers(r *index.Reader, gateways index.SelectorSet) {
+	ports, _ := gateway.Ports(r, gateways)
+	for _, p := range ports {
+		for _, s := range p.Servers {
+			c.server(s, r.CertificatesOnDemand())
+		}
+	}
+}
+
+// files returns the parts of the secrets in files.
+func (c *collector) files() (parts []piece.Part) {
+	for _, name := range slices.Sorted(maps.Keys(c.users)) {
+		if p := placeOf(name, ""); p.kind == filesPair || p.kind == filesCAs {
+			parts = append(parts, files{name})
+		}
+	}
+	return parts
 }
 
 // server adds the secrets of a Gateway's server.

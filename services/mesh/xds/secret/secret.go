@@ -267,6 +267,11 @@ func fileRoot(cas, crl string) string {
 	return rootScheme + cas + "~" + crl
 }
 
+// InFiles reports whether a secret of that name is in files on the machine of the client.
+func InFiles(name string) bool {
+	return strings.HasPrefix(name, certScheme) || strings.HasPrefix(name, rootScheme)
+}
+
 // place is what a name says to a client.
 type place struct {
 	kind            kind
