@@ -162,8 +162,8 @@ func printHandshakes(w io.Writer, p turnsPlan, r *handshakesResult) {
 	fmt.Fprintf(w, line, "", "sidecar", "by hand", "ratio", "at most", "")
 	ratio := quotient(r.ours.cpu(), r.byHand.cpu())
 	fmt.Fprintf(w, line, "processor time of Envoy for each", ms(r.ours.cpu()), ms(r.byHand.cpu()), times(ratio), times(maxHandshake), verdict(ratio <= maxHandshake))
-	fmt.Fprintf(w, line, "requests a second, the clients on the same machine", fmt.Sprintf("%.0f", r.ours.perSecond(p.stretch)), fmt.Sprintf("%.0f", r.byHand.perSecond(p.stretch)),
-		times(r.ours.perSecond(p.stretch)/r.byHand.perSecond(p.stretch)), "", "")
+	fmt.Fprintf(w, line, "requests a second, the clients on the same machine", fmt.Sprintf("%.0f", r.ours.perSecond()), fmt.Sprintf("%.0f", r.byHand.perSecond()),
+		times(r.ours.perSecond()/r.byHand.perSecond()), "", "")
 }
 
 // strictService is a workload whose sidecar listens at 127.0.0.2, in front of the

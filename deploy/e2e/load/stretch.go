@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -11,43 +12,48 @@ import (
 	"time"
 )
 
-// stretch holds how often a thing was done in a while, and the processor time of the
-// process that did it.
+// stretch holds how often a thing was done in a while, how long that took, and the
+// processor time of the process that did it.
 type stretch struct {
-	made int64
-	cpu  time.Duration
+	made      int64
+	took, cpu time.Duration
 }
 
 func (s stretch) each() time.Duration { return s.cpu / time.Duration(max(s.made, 1)) }
 
-// stretchOf does a thing again and again for a while, by several clients at once. used
-// returns the processor time of the process that is measured.
+func (s stretch) perSecond() float64 { return float64(s.made) / s.took.Seconds() }
+
+// longestCall is the most that doing a thing once may take.
+const longestCall = 10 * time.Second
+
+// stretchOf does a thing again and again, by several clients at once. After a while they
+// begin no more, and the stretch ends with the last one that is underway: one that were
+// cut off would cost processor time without being counted, and its error could not be
+// told from a failure. used returns the processor time of the process that is measured.
 func stretchOf(ctx context.Context, length time.Duration, clients int, used func() (time.Duration, error), do func(context.Context) error) (s stretch, err error) {
 	before, err := used()
 	if err != nil {
 		return s, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, length)
-	defer cancel()
+	began := time.Now()
 	var made atomic.Int64
 	var all sync.WaitGroup
 	failed := make([]error, clients)
 	for i := range clients {
 		all.Go(func() {
-			for ctx.Err() == nil {
-				if err := do(ctx); err != nil {
-					if ctx.Err() == nil {
-						failed[i] = err
-					}
-					return
+			for failed[i] == nil && time.Since(began) < length {
+				call, cancel := context.WithTimeout(ctx, longestCall)
+				if failed[i] = do(call); failed[i] == nil {
+					made.Add(1)
 				}
-				made.Add(1)
+				cancel()
 			}
 		})
 	}
 	all.Wait()
+	took := time.Since(began)
 	after, err := used()
-	return stretch{made.Load(), after - before}, errors.Join(append(failed, err)...)
+	return stretch{made.Load(), took, after - before}, errors.Join(append(failed, err)...)
 }
 
 // turnsPlan holds the settings of a comparison of two things, which are done in turns.
@@ -79,8 +85,8 @@ func (r rounds) cpu() time.Duration {
 }
 
 // perSecond returns how often it was done in a second, the median.
-func (r rounds) perSecond(length time.Duration) float64 {
-	return float64(r.middle(func(a, b stretch) int { return int(a.made - b.made) }).made) / length.Seconds()
+func (r rounds) perSecond() float64 {
+	return r.middle(func(a, b stretch) int { return cmp.Compare(a.perSecond(), b.perSecond()) }).perSecond()
 }
 
 func (r rounds) middle(compare func(a, b stretch) int) stretch {
