@@ -72,8 +72,8 @@ type Begin struct {
 	Session string
 	// Holder is the stable name of the watcher process.
 	Holder string
-	// Identity is what the watcher reads, such as a datacenter (REG-12); empty: the
-	// source has none.
+	// Identity names what the watcher reads, such as a datacenter (REG-12). It is empty
+	// if the source has no such name.
 	Identity string
 }
 

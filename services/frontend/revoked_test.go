@@ -10,8 +10,8 @@ import (
 )
 
 // CA-9, S17: a revocation list in the TrustBundle counts at sidecars that get the roots from
-// the frontend: a server refuses the revoked client in its next handshake, and a client the
-// revoked server. A list that has ended lets nobody in.
+// the frontend: a server refuses the revoked client in its next handshake, and a client
+// refuses the revoked server. If the list has ended, the server refuses every client.
 func TestRevokedPeers(t *testing.T) {
 	t.Parallel()
 	ca := certtest.NewCA("mesh")

@@ -16,8 +16,9 @@ type Config struct {
 	Shard ident.Shard
 	// Holder names this process, also after a restart. Its twin has another name.
 	Holder string
-	// Identity is what the watcher reads, such as a datacenter. Another watcher of the
-	// shard that reads something else does not run (REG-12). Empty: no check.
+	// Identity names what the watcher reads, such as a datacenter. If another watcher
+	// has published something else for the shard, Run returns an ErrIdentity (REG-12).
+	// Empty: there is no check.
 	Identity string
 	Log      Log
 	Leader   Leader

@@ -100,7 +100,7 @@ func (c Client) do(ctx context.Context, method, path string, body, into any) (ht
 
 // Token is an ACL token with a policy of its own.
 type Token struct {
-	// Secret is what clients send.
+	// Secret is the text that a client sends as its token.
 	Secret string
 
 	accessor, policy, name string

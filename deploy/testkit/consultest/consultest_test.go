@@ -14,7 +14,7 @@ import (
 	"meshlog.dev/deploy/testkit/program"
 )
 
-// entry is what these tests read of an instance.
+// entry has the fields of an instance that these tests read.
 type entry struct {
 	Service struct {
 		ID   string

@@ -199,9 +199,9 @@ func (s *settings) compareServices(a, b *Service) int {
 
 func (s *settings) compareClaims(a, b *claim) int { return s.compareServices(a.service, b.service) }
 
-// joins reports whether the winner of the namespace takes the endpoints of this
-// claim too: of one source, claims that find endpoints in the same way (SE-14,
-// AGG-3). Sources share a host only if the MeshPolicy says so (AGG-4), because
+// joins reports whether the service has the ports and endpoints of claim c besides those
+// of the winner. Claims of one source join if they find endpoints in the same way (SE-14,
+// AGG-3). Claims of several sources join only if the MeshPolicy says so (AGG-4), because
 // otherwise any source could add endpoints to the services of another (AGG-2).
 func (s *settings) joins(c, winner *claim) bool {
 	if c == winner {

@@ -170,16 +170,22 @@ func (c *ProxyClass) selectRules(selected SelectorSet) {
 // stock Envoy refuses.
 func (pc *PushContext) HasLargeRegexes() bool { return pc.virtualServices.large > 0 }
 
-// Classes returns the classes that a version must be generated for before it is
-// published: a router, a sidecar and a gRPC client for each namespace with a
-// view of its own and for the common view; routers for each selector of
-// Gateways, in the common view and in the views of the Gateways' namespaces; routers
-// and sidecars for each selector of policies, and gRPC servers where its namespace has a port for gRPC; a sidecar that matches every source; a sidecar
-// and a gRPC server whose workload has ports of all kinds; sidecars and gRPC clients of each cluster
-// and network; if there is mutual TLS of the mesh, all of these for proxies with an agent
-// too; agents that answer names for all sidecars; if there are expressions that stock Envoys refuse, all of these for
-// Envoys that take them too. They have no raw resources, which are the same for every proxy
-// that gets them.
+// Classes returns the classes that a version must be generated for before it is published:
+//   - a router, a sidecar and a gRPC client for the common view, and for each namespace with
+//     a view of its own;
+//   - routers for each selector of Gateways, in the common view and in the views of the
+//     Gateways' namespaces;
+//   - routers and sidecars for each selector of policies, and gRPC servers where the
+//     selector's namespace has a port for gRPC;
+//   - a sidecar that matches every source;
+//   - a sidecar and a gRPC server whose workload has ports of all kinds;
+//   - sidecars and gRPC clients of each cluster and network;
+//   - if there is mutual TLS of the mesh, all of these for proxies with an agent too;
+//   - agents that answer names for all sidecars;
+//   - if there are expressions that stock Envoys refuse, all of these for Envoys that take
+//     them too.
+//
+// They have no raw resources, which are the same for every proxy that gets them.
 func (pc *PushContext) Classes() []ProxyClass {
 	namespaces := []string{""}
 	for _, c := range []table.Counter{pc.services.scopes, pc.services.homes, pc.virtualServices.scopes, pc.rules.scopes} {

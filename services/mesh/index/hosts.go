@@ -97,8 +97,8 @@ func (v hostView) grpc() (namespaces []string) {
 	return namespaces
 }
 
-// viewProblems reports services that are hidden from some namespaces which they are
-// exported to; of those that are not exported to all, the ones that nobody sees.
+// viewProblems reports each service that is exported to all namespaces and that some of
+// them do not see, and each one that is exported to some and that none of them sees.
 func (s *settings) viewProblems(v hostView) []problem.Diagnostic {
 	var ds []problem.Diagnostic
 	seen := make(map[*Service]bool, len(v.own))

@@ -32,9 +32,9 @@ const (
 	NamespaceKind = "Namespace"
 )
 
-// OfKubernetes reports whether k names a Service as Kubernetes has them, from a
-// cluster or in a document: its host follows from its name, and nobody else may have
-// that host (AGG-1). A Service of a registry names its host itself.
+// OfKubernetes reports whether k is the key of a Kubernetes Service, which comes from a
+// cluster or is written in a document. Its name gives it its host, and no other source
+// may have that host (AGG-1). A Service of a registry says its host itself.
 func OfKubernetes(k ident.Key) bool {
 	return k.Kind == ServiceKind && (k.Source == "kubernetes" || k.Source == "file" || k.Source == "api")
 }

@@ -6,9 +6,10 @@ import (
 	"meshlog.dev/services/watcher"
 )
 
-// Catalog holds which objects each service was published as, and so which ones end when
-// it changes: a slice that was joined, the form that it had before. It keeps names, no
-// content. Not safe for concurrent use.
+// Catalog remembers the names of the objects that each service was published as. From
+// them it makes the deletions when a service changes: of a slice that was joined with
+// another one, or of the form that the service had before. It keeps no content. It is not
+// safe for concurrent use.
 type Catalog struct {
 	services map[id]published
 	counts   Counts
@@ -24,9 +25,10 @@ type published struct {
 
 type objectID struct{ kind, name string }
 
-// Set notes that a service has become these objects, and returns the change set: the
-// objects, and deletes of those that it had besides. A service without objects, which is
-// invalid, is kept as it is: what was good of it stays in service.
+// Set notes that a service is these objects now. It returns the change set: the objects,
+// and deletions of those that the service was before and is no more. If there are no
+// objects, because the service is invalid, Set changes nothing, and the last good objects
+// stay in service.
 func (c *Catalog) Set(v *Service, objects []watcher.Object) []watcher.Object {
 	if len(objects) == 0 {
 		return nil
@@ -38,7 +40,7 @@ func (c *Catalog) Set(v *Service, objects []watcher.Object) []watcher.Object {
 	return append(slices.Clip(objects), c.replace(id{v.Namespace, v.Name}, is)...)
 }
 
-// Remove notes that a service is gone, and returns the deletes of its objects.
+// Remove notes that a service is gone, and returns the deletions of its objects.
 func (c *Catalog) Remove(namespace, name string) []watcher.Object {
 	return c.replace(id{namespace, name}, published{})
 }

@@ -23,22 +23,18 @@ const (
 	entryKind   = "ServiceEntry"
 )
 
-// Convert returns the objects of a service, and its problems. It is a Service with its
-// EndpointSlices; with a host name among its addresses, or outside of the mesh, it is
-// one ServiceEntry (REG-1). A service whose host or address is invalid has no objects
-// and an error.
+// Convert returns the objects of a service, and its problems. The objects are a Service
+// and its EndpointSlices. If an address is a host name, or the service is outside of the
+// mesh, they are one ServiceEntry (REG-1). An invalid service has no objects; one of the
+// problems is an error then.
 func (s *Settings) Convert(v *Service) ([]watcher.Object, []problem.Diagnostic) {
 	host, err := Host(v.Host)
 	if err != nil {
-		return nil, []problem.Diagnostic{{
-			Severity: problem.Error, Code: "invalid", Origin: v.Origin, Field: "name",
-			Reason: "no host can be made of it: " + err.Error(), Advice: "rename the service, or hide it with the watcher's settings",
-			Effect: "no proxy knows the service",
-		}}
+		return nil, v.invalid("name", "no host can be made of it: "+err.Error(), "rename the service, or hide it with the watcher's settings")
 	}
 	protocol, ds := s.protocol(v)
-	ports, warning := s.ports(v, protocol)
-	if warning != "" {
+	ports, warnings := s.ports(v, protocol)
+	for _, warning := range warnings {
 		ds = append(ds, v.says(problem.Warning, "ports", warning, "set the watcher's setting `port` for this service"))
 	}
 	foreign := 0
@@ -50,17 +46,17 @@ func (s *Settings) Convert(v *Service) ([]watcher.Object, []problem.Diagnostic) 
 		ds = append(ds, v.says(problem.Info, "metadata", fmt.Sprintf("%d entries of its instances are no labels of Kubernetes", foreign), "nothing is to be done if no subset needs them"))
 	}
 	if v.External || slices.ContainsFunc(v.Instances, func(in Instance) bool { return !isIP(in.Address) }) {
-		return []watcher.Object{s.entry(v, host, ports)}, ds
+		return v.objects(ds, named{entryKind, v.Name, s.entry(v, host, ports)})
 	}
-	objects := []watcher.Object{v.object(serviceKind, v.Name, &registryv1.Service{Hostname: host, Ports: ports})}
+	all := []named{{serviceKind, v.Name, &registryv1.Service{Hostname: host, Ports: ports}}}
 	for _, l := range leaves(v.Instances) {
 		slice := &registryv1.Endpoints{Service: v.Name}
 		for _, in := range l.instances {
 			slice.Endpoints = append(slice.Endpoints, endpoint(&in))
 		}
-		objects = append(objects, v.object(sliceKind, v.Name+"#"+l.prefix, slice))
+		all = append(all, named{sliceKind, v.Name + "#" + l.prefix, slice})
 	}
-	return objects, ds
+	return v.objects(ds, all...)
 }
 
 // protocol returns the service's protocol, and what its instances disagree about.
@@ -85,17 +81,35 @@ func (v *Service) says(severity problem.Severity, field, reason, advice string) 
 	return problem.Diagnostic{Severity: severity, Code: "registry", Origin: v.Origin, Field: field, Reason: reason, Advice: advice}
 }
 
-// object wraps a message. Registries have no creation times and no actors (REG-8).
-func (v *Service) object(of, name string, m proto.Message) watcher.Object {
-	k, _ := kind.ByName(of)
-	b, err := k.Encode(m)
-	if err != nil { // texts of a registry are UTF-8, or their JSON would not have been read
-		b = nil
+func (v *Service) invalid(field, reason, advice string) []problem.Diagnostic {
+	return []problem.Diagnostic{{
+		Severity: problem.Error, Code: "invalid", Origin: v.Origin, Field: field, Reason: reason, Advice: advice,
+		Effect: "its last good objects stay in service",
+	}}
+}
+
+// named is a message with the kind and name of its object.
+type named struct {
+	kind, name string
+	proto.Message
+}
+
+// objects encodes the messages, or returns the reason why one cannot be encoded: a text
+// that is not UTF-8. Registries have no creation times and no actors (REG-8).
+func (v *Service) objects(ds []problem.Diagnostic, messages ...named) ([]watcher.Object, []problem.Diagnostic) {
+	all := make([]watcher.Object, 0, len(messages))
+	for _, m := range messages {
+		k, _ := kind.ByName(m.kind)
+		b, err := k.Encode(m.Message)
+		if err != nil {
+			return nil, v.invalid("", err.Error(), "correct the service at its source")
+		}
+		all = append(all, watcher.Object{
+			Kind: m.kind, Namespace: v.Namespace, Name: m.name, Value: ident.Value{Type: k.TypeURL, Bytes: b},
+			Origin: v.Origin, SourceVersion: v.Version,
+		})
 	}
-	return watcher.Object{
-		Kind: of, Namespace: v.Namespace, Name: name, Value: ident.Value{Type: k.TypeURL, Bytes: b},
-		Origin: v.Origin, SourceVersion: v.Version,
-	}
+	return all, ds
 }
 
 func isIP(address string) bool {
@@ -118,9 +132,9 @@ func endpoint(in *Instance) *registryv1.Endpoint {
 	return e
 }
 
-// entry returns the service as a ServiceEntry, which can have host names. It lists what
-// may take requests, because an endpoint there has no health.
-func (s *Settings) entry(v *Service, host string, ports []*registryv1.ServicePort) watcher.Object {
+// entry returns the service as a ServiceEntry, which can have host names. It has only the
+// instances that may take requests, because its endpoints have no health.
+func (s *Settings) entry(v *Service, host string, ports []*registryv1.ServicePort) *networking.ServiceEntry {
 	m := &networking.ServiceEntry{Hosts: []string{host}, Location: networking.ServiceEntry_MESH_INTERNAL, Resolution: networking.ServiceEntry_STATIC}
 	if v.External {
 		m.Location = networking.ServiceEntry_MESH_EXTERNAL
@@ -145,7 +159,7 @@ func (s *Settings) entry(v *Service, host string, ports []*registryv1.ServicePor
 		}
 		m.Endpoints = append(m.Endpoints, workload(&in, ports))
 	}
-	return v.object(entryKind, v.Name, m)
+	return m
 }
 
 func workload(in *Instance, ports []*registryv1.ServicePort) *networking.WorkloadEntry {

@@ -1,5 +1,6 @@
-// Package registry is what watchers of service registries share: how services and
-// instances become objects of the log, and which listings are doubted.
+// Package registry converts services and instances of a registry, such as Consul or
+// Nacos, into objects of the log, and decides which listings of a registry may remove
+// objects. The watchers of all registries use it.
 //
 // A conversion depends on its arguments only. Rows REG of README.md say what it does.
 package registry
@@ -10,8 +11,8 @@ import registryv1 "meshlog.dev/proto/meshlog/registry/v1"
 type Service struct {
 	// Namespace and Name of its objects.
 	Namespace, Name string
-	// Host that clients call, as the registry's rules make it; Host of this package
-	// cleans it.
+	// Host is the name that clients call, such as web.service.consul. It may have
+	// characters that DNS does not allow: Convert replaces them.
 	Host string
 	// External: it is no part of the mesh.
 	External  bool
@@ -46,8 +47,8 @@ type NamedPort struct {
 
 // Settings decide how services become objects.
 type Settings struct {
-	// Ports are the ports that clients call, by globs on the service's name; the first
-	// that matches counts, and without one those of the instances.
+	// Ports has the port that clients call, by the name of the service: the first rule
+	// that matches counts. If none does, the ports of the instances are used.
 	Ports []PortRule
 	// Protocol of services that name none; empty: proxies find out.
 	Protocol string

@@ -7,18 +7,17 @@ import (
 
 // How long changes are gathered into one set (REG-11).
 const (
-	quiet   = 2 * time.Millisecond
-	atMost  = 50 * time.Millisecond
-	atMostN = 4096
+	quiet  = 2 * time.Millisecond
+	atMost = 50 * time.Millisecond
 )
 
-// Gather returns first and what follows it in in, until nothing came for 2 ms, 50 ms have
-// passed, in is closed or ctx is done.
+// Gather returns first and the values that in yields after it. It returns when in has
+// yielded nothing for 2 ms, after 50 ms, when in is closed, or when ctx is done.
 func Gather[T any](ctx context.Context, in <-chan T, first T) []T {
 	all := []T{first}
 	end := time.NewTimer(atMost)
 	defer end.Stop()
-	for len(all) < atMostN {
+	for {
 		still := time.NewTimer(quiet)
 		select {
 		case one, ok := <-in:
@@ -37,5 +36,4 @@ func Gather[T any](ctx context.Context, in <-chan T, first T) []T {
 			return all
 		}
 	}
-	return all
 }

@@ -4,6 +4,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	"meshlog.dev/services/mesh/kind/validate"
 )
 
 // tlsMode says that an instance speaks Istio's mutual TLS.
@@ -13,7 +15,7 @@ const tlsMode = "security.istio.io/tlsMode"
 // (REG-6).
 func labelsOf(metadata map[string]string) (labels map[string]string, others int) {
 	for k, v := range metadata {
-		if !isLabel(k, v) {
+		if !validate.IsLabel(k, v) {
 			others++
 			continue
 		}
@@ -25,33 +27,15 @@ func labelsOf(metadata map[string]string) (labels map[string]string, others int)
 	return labels, others
 }
 
-func isLabel(key, value string) bool {
-	if prefix, name, ok := strings.Cut(key, "/"); ok {
-		if !isName(prefix, 253) {
-			return false
-		}
-		key = name
-	}
-	return isName(key, 63) && (value == "" || isName(value, 63))
-}
-
-// isName reports whether s has letters, digits, -, _ and . only, and a letter or digit
-// at each end.
-func isName(s string, most int) bool {
-	const inner = "-_."
-	return s != "" && len(s) <= most && strings.Trim(s, inner) == s && !strings.ContainsFunc(s, func(r rune) bool {
-		return !strings.ContainsRune(inner, r) && (r < '0' || r > '9') && (r < 'a' || r > 'z') && (r < 'A' || r > 'Z')
-	})
-}
-
 // protocols are the words for protocols in metadata, with those of Dubbo.
 var protocols = map[string]string{
 	"http": "http", "http2": "http2", "grpc": "grpc", "grpc-web": "grpc-web", "https": "https", "tls": "tls", "tcp": "tcp",
 	"mongo": "mongo", "mysql": "mysql", "redis": "redis", "triple": "grpc", "tri": "grpc", "dubbo": "tcp",
 }
 
-// protocolOf returns the protocol that most instances name in their metadata, of several
-// the first by name; what they disagree about; and words that name no protocol (REG-7).
+// protocolOf returns the protocol that most instances name in their metadata (if several
+// are named equally often, the first by name), all protocols that they name, and the words
+// that are no protocol (REG-7).
 func protocolOf(instances []Instance) (protocol string, named, unknown []string) {
 	votes, strange := map[string]int{}, map[string]bool{}
 	for _, in := range instances {

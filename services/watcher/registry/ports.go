@@ -16,29 +16,33 @@ const portsMost = 8
 // manyPorts is the port of a service whose instances have more.
 const manyPorts = 80
 
-// ports returns the ports that clients call, by number (REG-4). Each one leads to every
-// instance, at the instance's own port; a named port leads to the port of that name.
-func (s *Settings) ports(v *Service, protocol string) ([]*registryv1.ServicePort, string) {
-	numbers, warning := s.numbers(v)
-	ports := make([]*registryv1.ServicePort, 0, len(numbers))
+// ports returns the ports that clients call, sorted by number (REG-4), and warnings.
+// Proxies send the requests of a port to every instance, each at its own port; those of a
+// named port go to the instances' port of that name.
+func (s *Settings) ports(v *Service, protocol string) (ports []*registryv1.ServicePort, warnings []string) {
+	numbers, many := s.numbers(v)
+	if many != "" {
+		warnings = append(warnings, many)
+	}
 	taken := map[uint32]bool{}
 	for _, n := range numbers {
 		ports = append(ports, &registryv1.ServicePort{Number: n, Name: portName(protocol, n, len(numbers) > 1)})
 		taken[n] = true
 	}
-	for _, p := range named(v.Instances) {
+	for _, p := range namedPorts(v.Instances) {
 		if taken[p.Number] {
-			warning = fmt.Sprintf("port %q has the number %d, which another port of the service has: it is left out", p.Name, p.Number)
+			warnings = append(warnings, fmt.Sprintf("port %q has the number %d, which another port of the service has: it is left out", p.Name, p.Number))
 			continue
 		}
 		taken[p.Number] = true
 		ports = append(ports, &registryv1.ServicePort{Number: p.Number, Name: p.Name, AppProtocol: p.Protocol})
 	}
 	slices.SortFunc(ports, func(a, b *registryv1.ServicePort) int { return int(a.GetNumber()) - int(b.GetNumber()) })
-	return ports, warning
+	return ports, warnings
 }
 
-// numbers returns the numbers of the ports without names of their own.
+// numbers returns the numbers of the ports that have no names of their own, and a warning
+// if there are too many.
 func (s *Settings) numbers(v *Service) ([]uint32, string) {
 	for _, r := range s.Ports {
 		if permit.Match(r.Services, v.Name) {
@@ -57,9 +61,9 @@ func (s *Settings) numbers(v *Service) ([]uint32, string) {
 	return slices.Sorted(maps.Keys(distinct)), ""
 }
 
-// named returns the named ports of instances by name, each with the number that most
-// instances have, of several the lowest.
-func named(instances []Instance) []NamedPort {
+// namedPorts returns the named ports of instances, sorted by name. Each has the number that
+// most instances give it, and the lowest if several are given equally often.
+func namedPorts(instances []Instance) []NamedPort {
 	votes := map[string]map[NamedPort]int{}
 	for _, in := range instances {
 		for _, p := range in.Named {

@@ -15,7 +15,6 @@ import (
 	registryv1 "meshlog.dev/proto/meshlog/registry/v1"
 	"meshlog.dev/services/mesh/kind"
 	"meshlog.dev/services/mesh/problem"
-	"meshlog.dev/services/watcher"
 	"meshlog.dev/services/watcher/registry"
 )
 
@@ -160,6 +159,8 @@ func TestREG4Ports(t *testing.T) {
 	multi := of(8080, 8080)
 	multi.Instances[0].Named = []registry.NamedPort{{Name: "metrics", Number: 9090}}
 	multi.Instances[1].Named = []registry.NamedPort{{Name: "metrics", Number: 9090}, {Name: "api", Number: 7000, Protocol: "grpc"}}
+	clash := of(9090)
+	clash.Instances[0].Named = []registry.NamedPort{{Name: "metrics", Number: 9090}}
 	for name, c := range map[string]struct {
 		settings registry.Settings
 		service  *registry.Service
@@ -172,6 +173,7 @@ func TestREG4Ports(t *testing.T) {
 		"many ports":   {registry.Settings{Protocol: "http"}, of(1, 2, 3, 4, 5, 6, 7, 8, 9), "80 http", "the instances have 9 different ports: clients call port 80"},
 		"named ports":  {registry.Settings{Protocol: "http"}, multi, "7000 api grpc, 8080 http, 9090 metrics", ""},
 		"no instances": {registry.Settings{}, of(), "", ""},
+		"one number":   {registry.Settings{}, clash, "9090 port-9090", `port "metrics" has the number 9090, which another port of the service has: it is left out`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			all, ds := convert(t, c.settings, c.service)
@@ -369,5 +371,13 @@ func TestInvalidServiceStays(t *testing.T) {
 	if got := catalog.Set(v, objects); len(got) > 0 || catalog.Counts().Services != 1 {
 		t.Errorf("%v, %+v", got, catalog.Counts())
 	}
-	var _ []watcher.Object = objects
+}
+
+// A text that is not UTF-8 makes its service invalid, and is no empty object.
+func TestNoUTF8(t *testing.T) {
+	v := service(instances(1, 80)...)
+	v.Instances[0].Node = "\xff"
+	if objects, ds := (&registry.Settings{}).Convert(v); len(objects) > 0 || len(ds) != 1 || ds[0].Severity != problem.Error {
+		t.Errorf("%v, %v", objects, ds)
+	}
 }

@@ -58,7 +58,8 @@ func isHostLabel(s string) bool { return isName(s, "-", 63) }
 
 func isNamespace(s string) bool { return isHostLabel(s) && strings.ToLower(s) == s }
 
-func isLabel(key, value string) bool {
+// IsLabel reports whether key and value can be a label of Kubernetes.
+func IsLabel(key, value string) bool {
 	if prefix, name, ok := strings.Cut(key, "/"); ok {
 		if !isName(prefix, "-.", 253) {
 			return false
@@ -239,7 +240,7 @@ func (c *checker) largeRegex(p *fieldPath, size int, or, effect string) {
 
 func (c *checker) labels(p *fieldPath, labels map[string]string) {
 	for k, v := range labels {
-		c.errorIf(!isLabel(k, v), p.entry(k), "use letters, digits, - _ and ., at most 63", "%q: %q is not a label", k, v)
+		c.errorIf(!IsLabel(k, v), p.entry(k), "use letters, digits, - _ and ., at most 63", "%q: %q is not a label", k, v)
 	}
 }
 

@@ -20,9 +20,9 @@ import (
 // Parts returns a part for each secret that clients of a class may ask for: those that
 // the Gateways of a router name, and those that the DestinationRules of a router name,
 // or of a sidecar if they select workloads (SDS-4). All are credentials of the client's
-// own namespace: the labels that a Gateway selects are those of anybody. A client that has
-// shown no identity of the mesh gets those in files on its own machine only, of which only
-// the names are sent. The CAs of the mesh are for all others.
+// own namespace, because any client can say that it has the labels that a Gateway selects.
+// A client that has shown no identity of the mesh gets no credential. It gets the names of
+// files, which it reads on its own machine, and the CAs of the mesh.
 func Parts(r *index.Reader, class index.SDSClass) []piece.Part {
 	own := append(ofProxy(class.Certificates), peerParts(r)...)
 	c := collector{namespace: class.Namespace, users: map[string][]user{}}
