@@ -16,7 +16,11 @@ func TestREG12Identity(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		objects := map[string]string{"x": "1"}
 		first := start(t, newSource(objects), options{identity: "datacenter dc1"})
-		_ = start(t, newSource(objects), options{holder: "b", log: first.log, identity: "datacenter dc1"}).stop() // a twin
+		twin := start(t, newSource(objects), options{holder: "b", log: first.log, identity: "datacenter dc1"})
+		if s := twin.state(); s.Phase != watcher.PhaseStandby {
+			t.Errorf("a twin of the same source is %s", s.Phase)
+		}
+		_ = twin.stop()
 
 		other := start(t, newSource(objects), options{holder: "b", log: first.log, identity: "datacenter dc2"})
 		err := other.stop()

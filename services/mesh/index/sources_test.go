@@ -29,7 +29,7 @@ func registered(source, instance, namespace, host, ip string) []Change {
 }
 
 func entryIn(source, namespace, host, ip string, resolution networking.ServiceEntry_Resolution) Change {
-	return Object("ServiceEntry", namespace, "e", &networking.ServiceEntry{
+	return Object("ServiceEntry", namespace, "of-"+source, &networking.ServiceEntry{
 		Hosts: []string{host}, Resolution: resolution, Ports: []*networking.ServicePort{{Number: 80, Name: "http", Protocol: "HTTP"}},
 		Endpoints: []*networking.WorkloadEntry{{Address: ip}},
 	}).From(source)
@@ -127,6 +127,7 @@ func TestAGG2LosersLoseWhole(t *testing.T) {
 		if got := addresses(pc, index.ServiceID{Namespace: "prod", Hostname: "shop.example"}, 80); got != "10.0.0.1:80" {
 			t.Errorf("endpoints %s", got)
 		}
+		expectProblems(t, pc, "of-mcpxds (spec.hosts): conflict")
 	})
 }
 
