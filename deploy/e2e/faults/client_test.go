@@ -160,7 +160,7 @@ func (m *mesh) latency(t *testing.T, n int) time.Duration {
 	t.Helper()
 	m.writer.mu.Lock()
 	defer m.writer.mu.Unlock()
-	m.settle(t)
+	m.settled(t)
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
 	var took []time.Duration

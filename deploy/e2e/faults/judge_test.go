@@ -25,7 +25,7 @@ func (m *mesh) judge(t *testing.T) {
 	defer m.writer.mu.Unlock()
 	must(t, m.writer.err)
 	start := time.Now()
-	m.settle(t)
+	m.settled(t)
 	took := time.Since(start)
 
 	if err := m.log.Check(m.ctx); err != nil {
@@ -58,14 +58,19 @@ func (m *mesh) judge(t *testing.T) {
 	t.Logf("%d requests, none failed; %d records, %d versions; at rest %.1f s after the last save", requests, m.log.Seen(), versions, took.Seconds())
 }
 
-// settle waits until every Envoy routes by the files saved last, and all
-// frontends and Envoys agree on the version. The writer is paused, or has not
-// started.
+// settle stops the changes, waits until the mesh is idle, and lets changes go on.
 func (m *mesh) settle(t *testing.T) {
 	t.Helper()
-	if m.writer.mu.TryLock() {
-		defer m.writer.mu.Unlock()
-	}
+	m.writer.mu.Lock()
+	defer m.writer.mu.Unlock()
+	m.settled(t)
+}
+
+// settled waits until every Envoy routes by the files saved last, and all
+// frontends and Envoys agree on the version. The caller holds the lock of the
+// writer, so that no file is saved.
+func (m *mesh) settled(t *testing.T) {
+	t.Helper()
 	want := m.writer.last
 	for _, e := range m.envoys {
 		must(t, program.Until(m.ctx, e.name+" to route by the files saved last", func(ctx context.Context) error {
