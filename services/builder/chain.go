@@ -246,7 +246,7 @@ func (c *chain) manifest(delta store.Delta, diagnostics []*snapshotv1.Diagnostic
 		ChangeCount: uint32(len(delta.Put) + len(delta.Remove)),
 		PublishTime: timestamppb.New(c.cfg.Now()),
 		Publisher:   c.cfg.ID,
-		Diagnostics: diagnostics,
+		Diagnostics: diagnostics[:min(len(diagnostics), maxDiagnostics)],
 		Checkpoint:  c.ckpt.content, FoldCheckpoint: c.ckpt.fold,
 	}
 	if c.head.Manifest != nil {

@@ -54,7 +54,7 @@ func (m *Machine) Commit(ctx context.Context) (published bool, err error) {
 			return false, err
 		}
 	}
-	if published, err = m.chain.publish(ctx, delta, m.diagnosticProtos(maxDiagnostics)); !published {
+	if published, err = m.chain.publish(ctx, delta, m.diagnostics()); !published {
 		return false, err
 	}
 	m.Issuers() // a busy log may leave no other moment at which the world is that of the head

@@ -81,6 +81,7 @@ type Machine struct {
 	holdErr  error           // why a mass loss cannot be held
 	waiting  []string        // why nothing is published
 	named    named
+	told     told
 }
 
 // stats count what happened since the start.

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"math"
 	"slices"
 	"time"
 
@@ -41,17 +40,25 @@ func (c *chain) timing(man *store.Manifest, now time.Time) {
 	c.timings = append(c.timings, t)
 }
 
-// diagnosticProtos returns the first problems in user data at the position of
-// the fold, sorted.
-func (m *Machine) diagnosticProtos(most int) []*snapshotv1.Diagnostic {
+// told holds the problems in user data as reports and versions name them. Most
+// versions have those of the version before.
+type told struct {
+	of     []problem.Diagnostic // as their sources list them
+	protos []*snapshotv1.Diagnostic
+}
+
+// diagnostics returns the problems in user data at the position of the fold, sorted.
+func (m *Machine) diagnostics() []*snapshotv1.Diagnostic {
 	all := slices.Concat(m.ledger.Fold().Diagnostics(), m.draft.world.Diagnostics(), m.draft.problems, m.jury.Diagnostics())
-	slices.SortFunc(all, problem.Diagnostic.Compare)
-	all = slices.Compact(all)
-	var out []*snapshotv1.Diagnostic
-	for _, d := range all[:min(len(all), most)] {
-		out = append(out, d.Proto())
+	if slices.Equal(all, m.told.of) {
+		return m.told.protos
 	}
-	return out
+	m.told = told{of: slices.Clone(all)}
+	slices.SortFunc(all, problem.Diagnostic.Compare)
+	for _, d := range slices.Compact(all) {
+		m.told.protos = append(m.told.protos, d.Proto())
+	}
+	return m.told.protos
 }
 
 // Digests returns the bucket digests of a shard over the keys of these kinds,
@@ -125,7 +132,7 @@ func (m *Machine) Report() *reportv1.BuilderReport {
 		Position: store.VersionProto(at), Head: store.VersionProto(m.chain.head.Version()),
 		LogLastSeq: at.Seq + uint64(len(m.ahead)), Compared: m.stats.Compared,
 		Waiting: m.waiting, Timings: slices.Clone(m.chain.timings), Holds: jury.Holds(f), Quarantines: jury.Quarantines(f),
-		Diagnostics: m.diagnosticProtos(math.MaxInt),
+		Diagnostics: m.diagnostics(),
 	}
 	for _, sh := range f.Shards() {
 		for _, k := range sh.Frozen {

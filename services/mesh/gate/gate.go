@@ -28,6 +28,8 @@ type Gate struct {
 	pc   *index.PushContext // nil: nothing was built yet
 	all  *selection
 	kept *selection // the classes that Keep names; nil: none
+
+	problems []problem.Diagnostic // of pc
 }
 
 // selection is a catalog that retains the resources of some classes.
@@ -64,6 +66,7 @@ func (g *Gate) Build(w *world.World, changed []ident.Key) (problems []problem.Di
 		g.pc = index.NewPushContext(w)
 		g.all = &selection{Catalog: xds.NewDryCatalog(g.pc)}
 		g.choose()
+		g.problems = g.pc.Diagnostics()
 	} else {
 		next, inputs := before.Next(w, changed)
 		g.pc = next
@@ -74,8 +77,11 @@ func (g *Gate) Build(w *world.World, changed []ident.Key) (problems []problem.Di
 		if !next.SameClasses(before) {
 			g.choose()
 		}
+		if !next.SameProblems(before) {
+			g.problems = next.Diagnostics()
+		}
 	}
-	return slices.Concat(g.pc.Diagnostics(), g.all.Diagnostics()), nil
+	return slices.Concat(g.problems, g.all.Diagnostics()), nil
 }
 
 // choose makes the catalog retain the classes that stand for all proxies.

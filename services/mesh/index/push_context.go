@@ -166,6 +166,10 @@ func (pc *PushContext) AllServices() []*Service {
 	return all
 }
 
+// SameProblems reports whether pc and o have the same Diagnostics, if one was made
+// from the other.
+func (pc *PushContext) SameProblems(o *PushContext) bool { return pc.problems == o.problems }
+
 // Diagnostics returns the problems of objects that do not take effect as
 // written; sorted.
 func (pc *PushContext) Diagnostics() []problem.Diagnostic {
