@@ -40,7 +40,7 @@ func (s *settings) Check() error {
 	if s.Instance == "" {
 		instance = process.Invalid("instance", "is empty")
 	}
-	return errors.Join(s.Bus.Check(), s.Settings.Check(), s.Directories.Check(s.Secrets), s.Exchange.Check("certificates", s.Certificates), instance)
+	return errors.Join(s.Bus.Check(), s.Settings.Check(), s.Directories.Check(s.Secrets), s.Revision.Check(), s.Exchange.Check("certificates", s.Certificates), instance)
 }
 
 func main() { os.Exit(process.Main(command())) }

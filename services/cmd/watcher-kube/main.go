@@ -27,6 +27,7 @@ type settings struct {
 func (s *settings) Flags(fs *pflag.FlagSet) {
 	s.Bus.Flags(fs)
 	s.Settings.Flags(fs)
+	s.Settings.Revision.Flags(fs)
 	s.Exchange.Flags(fs, "secret-key-file")
 	s.Watcher.Flags(fs)
 }

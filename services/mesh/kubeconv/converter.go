@@ -23,6 +23,9 @@ type Converter struct {
 	// DomainSuffix is the domain of the cluster's Services; empty means the
 	// MeshPolicy's.
 	DomainSuffix string
+	// Revision is that of the control plane: objects of others are not published
+	// (kind.InRevision). Empty: all are.
+	Revision string
 	// Secrets say what references to Secrets reveal.
 	Secrets credential.Options
 	// Lookup finds the objects that endpoints refer to. It may be nil.
@@ -35,8 +38,11 @@ type Converter struct {
 // becomes an Undecoded. Equal content has equal payloads.
 //
 // ok is false for an object that is not published: a Pod without an address or that
-// has ended (POD-3), or a Secret that is not a TLS credential.
+// has ended (POD-3), or a Secret that is not a TLS credential, or an object of another revision.
 func (c *Converter) Payload(k *kind.Kind, object any) (p ident.Value, ok bool) {
+	if u, is := object.(*unstructured.Unstructured); is && !k.InRevision(c.Revision, u.GetLabels()) {
+		return p, false
+	}
 	m, err := c.convert(k, object)
 	if m == nil && err == nil {
 		return p, false

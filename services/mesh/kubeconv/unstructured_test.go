@@ -8,9 +8,12 @@ import (
 	"google.golang.org/protobuf/testing/protocmp"
 	"sigs.k8s.io/yaml"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	k8s "k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"meshlog.dev/services/mesh/document"
+	"meshlog.dev/services/mesh/kind"
 	"meshlog.dev/services/mesh/kind/validate"
 	"meshlog.dev/services/mesh/kubeconv"
 	"meshlog.dev/services/mesh/manifest"
@@ -99,6 +102,25 @@ func TestSameAsFile(t *testing.T) {
 		if diff := cmp.Diff(string(want), string(p.Bytes)); diff != "" || p.Type != o.Kind.TypeOf(o.Message) {
 			t.Errorf("%s, a %s (-file +cluster):\n%s", name, p.Type, diff)
 		}
+	}
+}
+
+// REV-1: an object of another revision is not published. The label of a Namespace says
+// which sidecars its pods get, and hides nothing.
+func TestRevision(t *testing.T) {
+	for revision, published := range map[string]bool{"": true, "new": true, "old": false} {
+		c := &kubeconv.Converter{Revision: "new"}
+		u := unstructured(t, virtualService)
+		if revision != "" {
+			u.SetLabels(map[string]string{kind.RevisionLabel: revision})
+		}
+		if _, ok := c.Payload(mustKind(t, "VirtualService"), u); ok != published {
+			t.Errorf("revision %q: published %v, want %v", revision, ok, published)
+		}
+	}
+	n := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop", Labels: map[string]string{kind.RevisionLabel: "old"}}}
+	if _, ok := (&kubeconv.Converter{Revision: "new"}).Payload(mustKind(t, "Namespace"), n); !ok {
+		t.Error("a Namespace with the label of another revision is hidden")
 	}
 }
 

@@ -37,6 +37,9 @@ type Settings struct {
 	Secrets             watcher.Secrets
 	SecretNamespaces    []string
 	SecretSelector      string
+	// Revision is that of the control plane. Its flag is bound apart, because other
+	// watchers of a process have it too.
+	Revision watcher.Revision
 }
 
 // DefaultSettings returns the defaults.
@@ -85,7 +88,7 @@ func (s *Settings) Check() error {
 			errs = append(errs, process.Invalid("namespaces", "%q is not the name of a namespace: %s", n, bad[0]))
 		}
 	}
-	errs = append(errs, s.checkSecrets())
+	errs = append(errs, s.checkSecrets(), s.Revision.Check())
 	_, err := s.parse()
 	errs = append(errs, err)
 	return errors.Join(append(errs, process.Positive("kube-qps", s.QPS), process.Positive("kube-burst", s.Burst))...)
@@ -138,7 +141,7 @@ func (s *Settings) Config(log *slog.Logger) (kube.Config, error) {
 // parse returns the settings that need no file as a configuration, and all their
 // errors.
 func (s *Settings) parse() (kube.Config, error) {
-	c := kube.Config{DomainSuffix: s.DomainSuffix, Namespaces: s.Namespaces, SecretNamespaces: s.SecretNamespaces}
+	c := kube.Config{DomainSuffix: s.DomainSuffix, Revision: s.Revision.Name, Namespaces: s.Namespaces, SecretNamespaces: s.SecretNamespaces}
 	var errs []error
 	var err error
 	if c.DiscoverySelectors, err = s.selectors(); err != nil {

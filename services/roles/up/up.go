@@ -123,7 +123,7 @@ func (s *Settings) Check() error {
 		authority = process.Invalid("xds-names", "needs the certificate authority: give --ca")
 	}
 	_, watchers := s.roles()
-	return errors.Join(config, watchers, authority, process.CheckData(s.Data), s.Kube.Check(), s.Frontend.Check(), s.Builder.Check(), s.Watcher.Check(), s.JWKS.Check())
+	return errors.Join(config, watchers, authority, process.CheckData(s.Data), s.Kube.Check(), s.Revision.Check(), s.Frontend.Check(), s.Builder.Check(), s.Watcher.Check(), s.JWKS.Check())
 }
 
 // Verify checks the directories and files that the settings name, and writes the
@@ -183,6 +183,7 @@ const id = "up"
 
 // Run runs the bus and all roles until ctx is done.
 func Run(ctx context.Context, p *process.Process, s *Settings) error {
+	s.Kube.Revision = s.Revision
 	if s.CA {
 		var err error
 		if s.prepared, err = s.authority().Prepare(p); err != nil {

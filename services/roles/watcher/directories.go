@@ -19,6 +19,7 @@ import (
 type Directories struct {
 	Config       string // documents, including subdirectories
 	Certificates string // a credential in each NAMESPACE/NAME; empty: none
+	Revision     Revision
 }
 
 // Flags binds the settings.
@@ -26,6 +27,7 @@ func (d *Directories) Flags(fs *pflag.FlagSet) {
 	fs.StringVar(&d.Config, "config", d.Config, "`directory` of YAML to watch, including its subdirectories")
 	fs.StringVar(&d.Certificates, "certificates", d.Certificates, "`directory` of TLS credentials to watch: NAMESPACE/NAME/ with tls.crt and tls.key, ca.crt, ca.crl, tls.ocsp-staple. Needs --config and --secret-key-file; only the owner may be able to read a tls.key. "+
 		"Set it to use certificates of this machine, or mounted Secrets, as Secrets of the mesh")
+	d.Revision.Flags(fs)
 }
 
 // Check returns the errors of the settings, which need those of credentials.
@@ -47,7 +49,7 @@ func (d *Directories) Check(s Secrets) error {
 
 // Watcher returns the watcher of the directories.
 func (d *Directories) Watcher(s Secrets) (*file.Watcher, error) {
-	w := file.New(d.Config)
+	w := file.New(d.Config).OfRevision(d.Revision.Name)
 	if d.Certificates == "" {
 		return w, nil
 	}

@@ -31,9 +31,9 @@ type content struct {
 	problems []problem.Diagnostic
 }
 
-// parse reads a file. It is pure.
-func parse(name string, data []byte) content {
-	p := parser{name: origin(name)}
+// parse reads a file for the control plane of a revision. It is pure.
+func parse(name, revision string, data []byte) content {
+	p := parser{name: origin(name), revision: revision}
 	if len(data) == 0 {
 		p.unclear(problem.Diagnostic{
 			Severity: problem.Error, Code: "unreadable", Line: 1, Reason: "the file is empty; its writer may not have finished",
@@ -51,7 +51,7 @@ func parse(name string, data []byte) content {
 func origin(name string) string { return strings.ToValidUTF8(filepath.ToSlash(name), "?") }
 
 type parser struct {
-	name string
+	name, revision string
 	content
 }
 
@@ -63,6 +63,8 @@ func (p *parser) document(d *manifest.Document) {
 		return
 	case o.Kind == nil:
 		p.unclear(*bad)
+		return
+	case !o.Kind.InRevision(p.revision, d.Metadata.Labels):
 		return
 	}
 	k := ident.Key{Kind: o.Kind.Name, Namespace: o.Namespace, Name: o.Name}

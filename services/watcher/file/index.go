@@ -55,12 +55,12 @@ func newIndex(base string) *index {
 	}
 }
 
-// set stores the data of a file. A broken file keeps the objects that it held
-// before.
-func (x *index) set(name string, data []byte) {
+// set stores the data of a file, for a revision. A broken file keeps the objects that it
+// held before.
+func (x *index) set(name, revision string, data []byte) {
 	sum := sha256.Sum256(data)
 	if !x.has(name, sum) {
-		x.store(name, &file{sum: sum, cut: cut(data), content: parse(name, data)})
+		x.store(name, &file{sum: sum, cut: cut(data), content: parse(name, revision, data)})
 	}
 }
 
@@ -214,7 +214,7 @@ func (x *index) readable() bool { return x.wasPartial && !x.partial() }
 // the first. It is pure.
 func Objects(name string, data []byte) ([]watcher.Object, []problem.Diagnostic) {
 	x := newIndex("")
-	x.set(name, data)
+	x.set(name, "", data)
 	return x.changes(time.Time{}), x.files[name].problems
 }
 

@@ -17,7 +17,7 @@ type layout interface {
 }
 
 // documents is the layout of a directory of YAML and JSON.
-type documents struct{ dir string }
+type documents struct{ dir, revision string }
 
 func (l documents) path() string { return l.dir }
 
@@ -37,7 +37,7 @@ func (documents) unit(name string) string { return name }
 // maxDocuments is the largest file of documents that is read.
 const maxDocuments = 64 << 20
 
-func (documents) read(t *tree, x *index, name string) {
+func (l documents) read(t *tree, x *index, name string) {
 	data, err := t.read(name, maxDocuments, nil)
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && !t.exists(name):
@@ -45,6 +45,6 @@ func (documents) read(t *tree, x *index, name string) {
 	case err != nil:
 		x.fail(name, err)
 	default:
-		x.set(name, data)
+		x.set(name, l.revision, data)
 	}
 }

@@ -44,7 +44,14 @@ type Watcher struct {
 
 // New returns a watcher of a directory, which need not exist yet.
 func New(dir string) *Watcher {
-	return &Watcher{dirs: []layout{documents{dir}}, settle: settle}
+	return &Watcher{dirs: []layout{documents{dir: dir}}, settle: settle}
+}
+
+// OfRevision makes w pass over the documents that a control plane of a revision does not
+// see (kind.InRevision), and returns it.
+func (w *Watcher) OfRevision(revision string) *Watcher {
+	w.dirs[0] = documents{w.dirs[0].path(), revision}
+	return w
 }
 
 // WithCredentials makes w watch the credentials in a directory too, and returns it;

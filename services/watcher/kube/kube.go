@@ -44,6 +44,9 @@ type Config struct {
 	DomainSuffix string
 	// Namespaces to watch; empty means all.
 	Namespaces []string
+	// Revision is that of the control plane: objects that are for another one are
+	// ignored (kind.InRevision). Empty: none are.
+	Revision string
 	// DiscoverySelectors select namespaces by their labels. Objects in a namespace
 	// that no selector matches are ignored. Without selectors all namespaces count.
 	DiscoverySelectors []labels.Selector

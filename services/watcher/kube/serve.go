@@ -80,7 +80,7 @@ func (c *Config) converter(k *kind.Kind, keep *kubeconv.Keeper) index.Converter 
 	if isSettings(k) {
 		return index.Settings(k)
 	}
-	return index.Objects(k, kubeconv.Converter{DomainSuffix: c.DomainSuffix, Secrets: c.Secrets}, keep)
+	return index.Objects(k, kubeconv.Converter{DomainSuffix: c.DomainSuffix, Revision: c.Revision, Secrets: c.Secrets}, keep)
 }
 
 // serve starts feeds for all kinds that are served and wanted, and freezes the
