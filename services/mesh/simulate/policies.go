@@ -59,6 +59,8 @@ type policies struct {
 	writes string
 	// status answers a refused request; 0: the connection is closed.
 	status uint32
+	// rerouted: a filter made the proxy look for the route again.
+	rerouted bool
 }
 
 // ofConnection returns what the rules about a call's connection look at. decrypted: the

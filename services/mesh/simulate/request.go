@@ -40,9 +40,8 @@ func (p *Proxy) http(m *hcmv3.HttpConnectionManager, c Call, policies *policies,
 	}
 	vh := virtualHost(routes, host)
 	o.VirtualHost = vh.GetName()
-	route := firstRoute(vh, c)
+	route := p.httpFilters(m, c, policies, vh)
 	o.Route = route.GetName()
-	p.httpFilters(m, c, policies, vh, route)
 	switch {
 	case policies.ended():
 	case routes == nil:
@@ -65,25 +64,27 @@ func (p *Proxy) http(m *hcmv3.HttpConnectionManager, c Call, policies *policies,
 }
 
 // firstRoute returns the first route of a virtual host that matches.
-func firstRoute(vh *routev3.VirtualHost, c Call) *routev3.Route {
+func firstRoute(vh *routev3.VirtualHost, c Call, metadata map[string]map[string]any) *routev3.Route {
 	if vh.GetRequireTls() != routev3.VirtualHost_NONE && !c.TLS {
 		return nil
 	}
 	for _, r := range vh.GetRoutes() {
-		if matchRoute(r.GetMatch(), c) {
+		if matchRoute(r.GetMatch(), c, metadata) {
 			return r
 		}
 	}
 	return nil
 }
 
-// httpFilters runs the filters of policies.
-func (p *Proxy) httpFilters(m *hcmv3.HttpConnectionManager, c Call, policies *policies, vh *routev3.VirtualHost, route *routev3.Route) {
+// httpFilters runs the filters of policies, and returns the route that the request takes
+// after them.
+func (p *Proxy) httpFilters(m *hcmv3.HttpConnectionManager, c Call, policies *policies, vh *routev3.VirtualHost) (route *routev3.Route) {
 	policies.writes, policies.status = httpRBAC, 403
 	r := &policies.request
 	r.HTTP, r.Header = true, c.lines
 	r.Path, _, _ = strings.Cut(c.Path, "?")
 	r.Remote = remote(m, c)
+	route = firstRoute(vh, c, r.Metadata)
 	for _, f := range m.GetHttpFilters() {
 		config, err := p.filter(f)
 		if err == nil && f.GetDisabled() {
@@ -93,7 +94,7 @@ func (p *Proxy) httpFilters(m *hcmv3.HttpConnectionManager, c Call, policies *po
 			policies.unknown(f.GetName(), err)
 		}
 		if policies.ended() {
-			return
+			return route
 		}
 		m, err := config.UnmarshalNew()
 		if err != nil {
@@ -103,7 +104,9 @@ func (p *Proxy) httpFilters(m *hcmv3.HttpConnectionManager, c Call, policies *po
 		known := policies.run(f.GetName(), m)
 		if t, ok := m.(*jwtv3.JwtAuthentication); ok {
 			policies.tokens(f.GetName(), t, c)
-			known = true
+			if known = true; policies.rerouted { // the claims may choose another route
+				route = firstRoute(vh, c, r.Metadata)
+			}
 		}
 		_, ofHost := vh.GetTypedPerFilterConfig()[f.GetName()]
 		_, ofRoute := route.GetTypedPerFilterConfig()[f.GetName()]
@@ -111,6 +114,7 @@ func (p *Proxy) httpFilters(m *hcmv3.HttpConnectionManager, c Call, policies *po
 			policies.unknown(f.GetName(), fmt.Errorf("route %q has settings for it", route.GetName()))
 		}
 	}
+	return route
 }
 
 // filter returns the configuration of a filter: its own, that of its slot, or while the

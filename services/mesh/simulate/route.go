@@ -42,7 +42,9 @@ func domainRank(domain, host string) int {
 	return 0
 }
 
-func matchRoute(m *routev3.RouteMatch, c Call) bool {
+// matchRoute reports whether a route matches a request; metadata is what filters wrote
+// before.
+func matchRoute(m *routev3.RouteMatch, c Call, metadata map[string]map[string]any) bool {
 	path, rawQuery, _ := strings.Cut(c.Path, "?")
 	folded, want := path, m.GetPath()+m.GetPrefix()+m.GetPathSeparatedPrefix()
 	if m.GetCaseSensitive() != nil && !m.GetCaseSensitive().GetValue() {
@@ -74,6 +76,11 @@ func matchRoute(m *routev3.RouteMatch, c Call) bool {
 	query, err := url.ParseQuery(rawQuery)
 	for _, q := range m.GetQueryParameters() {
 		if err != nil || !matchQuery(q, query) {
+			return false
+		}
+	}
+	for _, d := range m.GetDynamicMetadata() {
+		if ok, err := rbac.Metadata(d, metadata); !ok || err != nil {
 			return false
 		}
 	}

@@ -56,7 +56,7 @@ func (p *policies) tokens(filter string, f *jwtv3.JwtAuthentication, c Call) {
 		return
 	}
 	for _, r := range f.GetRules() {
-		ok, err := matchRoute(r.GetMatch(), c), error(nil)
+		ok, err := matchRoute(r.GetMatch(), c, p.request.Metadata), error(nil)
 		if r.GetRequirementName() != "" {
 			err = fmt.Errorf("unknown requirement %s", r.GetRequirementName())
 		}

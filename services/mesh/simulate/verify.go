@@ -156,6 +156,7 @@ func (p *policies) provider(of *jwtv3.JwtProvider, c Call) (verdict, error) {
 			return v, err
 		}
 		p.request.Metadata[jwtAuthn] = map[string]any{of.GetPayloadInMetadata(): normalized(claims, of)}
+		p.rerouted = p.rerouted || of.GetClearRouteCache()
 		pass(of, c, t, maps.Clone(claims))
 	}
 	return accepted, nil

@@ -51,6 +51,9 @@ type Options struct {
 	Remote func(Rule) *jwtv3.RemoteJwks
 	// RequireExpiration refuses tokens that never end, which Envoy accepts (S26).
 	RequireExpiration bool
+	// Reroute makes Envoy look for the route of a request again when its token was
+	// verified, because routes can match claims (VSM-7).
+	Reroute bool
 }
 
 // Rule is a rule of a RequestAuthentication.
@@ -116,6 +119,7 @@ func (o Options) provider(rule Rule) *jwtv3.JwtProvider {
 		FromCookies:       rule.GetFromCookies(),
 		ClockSkewSeconds:  skew,
 		RequireExpiration: o.RequireExpiration,
+		ClearRouteCache:   o.Reroute,
 	}
 	for _, h := range rule.GetFromHeaders() {
 		p.FromHeaders = append(p.FromHeaders, &jwtv3.JwtHeader{Name: h.GetName(), ValuePrefix: h.GetPrefix()})

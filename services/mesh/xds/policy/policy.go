@@ -24,8 +24,11 @@ func Parts(_ *index.Reader, class index.ECDSClass) []piece.Part {
 		switch {
 		case name == Custom:
 			s.from = caller{class.Services, class.Client == index.ClientRouter}
-		case name == JWT && class.Fetches:
-			s.from, s.scope = caller{class.Scope.Services, class.Client == index.ClientRouter}, class.Scope
+		case name == JWT:
+			s.router = class.Client == index.ClientRouter
+			if class.Fetches {
+				s.from, s.scope = caller{class.Scope.Services, s.router}, class.Scope
+			}
 		}
 		parts[i] = s
 	}
@@ -59,6 +62,7 @@ type slot struct {
 	principalNames bool   // as in index.ECDSClass
 	from           caller // set only for Custom, and for JWT if proxies fetch keys
 	scope          index.Scope
+	router         bool // set only for JWT: the proxy routes by claims of tokens
 }
 
 // Make implements piece.Part.
@@ -75,7 +79,7 @@ var filters = map[string]authz.Filter{CustomMatch: authz.Custom, Custom: authz.C
 func (s slot) filter(r *index.Reader, policies []world.Object) (proto.Message, []problem.Diagnostic) {
 	if s.name == JWT {
 		keys := fetcher{r: r, from: s.from, scope: s.scope}
-		if f := jwt.Filter(policies, jwt.Options{Keys: r.TokenKeys, Remote: keys.remote, RequireExpiration: true}); f != nil {
+		if f := jwt.Filter(policies, jwt.Options{Keys: r.TokenKeys, Remote: keys.remote, RequireExpiration: true, Reroute: s.router}); f != nil {
 			return f, keys.problems
 		}
 		return new(httpv3.RBAC), nil
