@@ -75,17 +75,23 @@ func refused(objects []object, clients []index.Client, types ...ident.ResourceTy
 		}
 		c.Rows = append(c.Rows, world.RowChange{Row: k.Row(), Key: k, Object: &world.Object{Key: k, Message: o.message}})
 	}
-	w, _, err := empty().Apply(c)
+	w, changed, err := empty().Apply(c)
 	if err != nil {
 		return []problem.Diagnostic{diagnostic("spec", "", err.Error())}
 	}
-	for _, r := range xds.Refused(index.NewPushContext(w), clients, types...) {
+	for _, r := range baseline().Refused(w, changed, clients, types...) {
 		return []problem.Diagnostic{diagnostic("spec", r.Type.Message(), r.Reason)}
 	}
 	return nil
 }
 
-var empty = sync.OnceValue(world.NewWorld)
+// The world that trials change, and what is made of it.
+var (
+	empty    = sync.OnceValue(world.NewWorld)
+	baseline = sync.OnceValue(func() *xds.Baseline {
+		return xds.NewBaseline(index.NewPushContext(empty()), ident.CDS, ident.EDS, ident.LDS, ident.RDS, ident.ECDS)
+	})
+)
 
 // diagnostic reports a refusal of a resource of a type that field leads to.
 func diagnostic(field, resource, reason string) problem.Diagnostic {

@@ -8,6 +8,7 @@ import (
 	"meshlog.dev/services/mesh/index"
 	"meshlog.dev/services/mesh/kind/validate"
 	"meshlog.dev/services/mesh/problem"
+	"meshlog.dev/services/mesh/world"
 	"meshlog.dev/services/mesh/xds/piece"
 )
 
@@ -19,32 +20,66 @@ type Refusal struct {
 	Reason string
 }
 
-// Refused makes everything of some types for the classes of some clients,
-// sidecars or routers, and returns what Envoy would refuse of it. It keeps
-// nothing; its cost grows with the world. If the generator panics, that is a
-// refusal too.
-func Refused(pc *index.PushContext, clients []index.Client, types ...ident.ResourceType) []Refusal {
-	var all []Refusal
-	made := map[partKey]bool{}
+// Baseline is a world that Envoys would accept, to try changes of it. It is safe for
+// concurrent use.
+type Baseline struct {
+	pc *index.PushContext
+	// inputs are those of each part of the world. A part of which none has changed is the
+	// same, and is not made again.
+	inputs map[partKey][]index.Input
+}
+
+// NewBaseline makes everything of some types for the classes of proxies in a world.
+func NewBaseline(pc *index.PushContext, types ...ident.ResourceType) *Baseline {
+	b := &Baseline{pc, map[partKey][]index.Input{}}
 	for _, t := range types {
-		seen := map[index.ProxyClass]bool{}
-		for _, class := range pc.Classes() {
-			client := clientOf(class, t)
-			if class = class.Only(t); !slices.Contains(clients, kindOfClient(class, t)) || seen[class] {
-				continue
-			}
-			seen[class] = true
-			guard(&all, t, "", func() {
-				for _, p := range partsOf(pc.Read(), class, t) {
-					if k := (partKey{t, client, t == ident.RDS && class.RDS.LargeRegexes, p}); !made[k] {
-						made[k] = true
-						all = append(all, refusedOf(pc, k)...)
-					}
+		eachPart(pc, []index.Client{index.ClientSidecar, index.ClientRouter}, t, func(k partKey) {
+			r := pc.Read()
+			k.part.Make(r)
+			b.inputs[k] = r.Inputs()
+		})
+	}
+	return b
+}
+
+// Refused makes what differs in another world, of some types for the classes of some
+// clients, sidecars or routers, and returns what Envoy would refuse of it. The other world
+// came from that of b by a change of these keys. Refused keeps nothing. If the generator
+// panics, that is a refusal too.
+func (b *Baseline) Refused(w *world.World, changed []ident.Key, clients []index.Client, types ...ident.ResourceType) (all []Refusal) {
+	pc, inputs := b.pc.Next(w, changed)
+	differs := func(in index.Input) bool {
+		_, is := slices.BinarySearchFunc(inputs, in, index.Input.Compare)
+		return is
+	}
+	for _, t := range types {
+		guard(&all, t, "", func() {
+			eachPart(pc, clients, t, func(k partKey) {
+				if before, was := b.inputs[k]; !was || slices.ContainsFunc(before, differs) {
+					all = append(all, refusedOf(pc, k)...)
 				}
 			})
-		}
+		})
 	}
 	return all
+}
+
+// eachPart calls f with each part of a type for the classes of some clients.
+func eachPart(pc *index.PushContext, clients []index.Client, t ident.ResourceType, f func(partKey)) {
+	classes, parts := map[index.ProxyClass]bool{}, map[partKey]bool{}
+	for _, class := range pc.Classes() {
+		client := clientOf(class, t)
+		if class = class.Only(t); !slices.Contains(clients, kindOfClient(class, t)) || classes[class] {
+			continue
+		}
+		classes[class] = true
+		for _, p := range partsOf(pc.Read(), class, t) {
+			if k := (partKey{t, client, t == ident.RDS && class.RDS.LargeRegexes, p}); !parts[k] {
+				parts[k] = true
+				f(k)
+			}
+		}
+	}
 }
 
 // refusedOf returns what Envoy would refuse of a part.
