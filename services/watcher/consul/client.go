@@ -33,7 +33,7 @@ const (
 
 // The kinds of errors that need more than a retry.
 var (
-	errRefused = errors.New("refused")         // the token
+	errRefused = errors.New("refused")          // the token
 	errLimited = errors.New("too many at once") // connections or requests
 )
 

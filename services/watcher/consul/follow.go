@@ -14,7 +14,9 @@ import (
 )
 
 const (
+	// A probe comes every probeEvery, or probePause after a poll failed.
 	probeEvery = 5 * time.Second
+	probePause = time.Second
 	// downAfter is how long no probe is good before the source is down (REG-10).
 	downAfter = 15 * time.Second
 	// calmAfter is how long after an error losses are not checked any more.
@@ -31,13 +33,10 @@ const (
 
 // follow reports changes until the run ends.
 func (r *run) follow(ctx context.Context) error {
-	r.pollNames(ctx)
-	r.pollDefaults(ctx)
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
 	sweep := time.NewTicker(readEvery)
 	defer sweep.Stop()
-	states := false
 	r.plan(ctx, time.Now())
 	for {
 		r.dispatch(ctx)
@@ -47,10 +46,6 @@ func (r *run) follow(ctx context.Context) error {
 		var turns <-chan time.Time
 		if len(r.ring) > 0 {
 			turns = sweep.C
-		}
-		if !states && r.sweeping {
-			states = true
-			r.pollStates(ctx)
 		}
 		select {
 		case <-ctx.Done():
@@ -121,7 +116,7 @@ func (r *run) settle(ctx context.Context, now time.Time) error {
 // readAgain reads the names for the second listing.
 func (r *run) readAgain(ctx context.Context) {
 	r.naming = true
-	a := r.pick("catalog")
+	a := r.pick("")
 	r.workers.Go(func() {
 		names, is, err := r.readNames(ctx, a.client, true)
 		r.send(ctx, func() error {
@@ -228,11 +223,21 @@ func sameTags(a, b []string) bool {
 	return slices.Equal(a, b)
 }
 
-// probe reads the names from the leader every five seconds, in a worker: it shows that
+// probe reads the names from the leader every five seconds, and when a poll has failed, in
+// a worker: it shows that
 // there is a leader, that it has the data that it had, and what the token may read now.
 func (r *run) probe(ctx context.Context, i int) {
 	a := r.agents[i]
-	for sleep(ctx, probeEvery) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(probeEvery):
+		case <-a.ask:
+			if !sleep(ctx, probePause) {
+				return
+			}
+		}
 		names, is, err := r.readNames(ctx, a.client, false)
 		r.send(ctx, func() error { return r.probed(a, names, is, err) })
 	}
@@ -323,6 +328,25 @@ func (r *run) plan(ctx context.Context, now time.Time) {
 			r.ring = append(r.ring, s)
 			r.sweeping = r.sweeping || !s.hidden
 		}
+	}
+	r.pollShared(ctx)
+}
+
+// pollShared polls what is about all services, at an agent that answers.
+func (r *run) pollShared(ctx context.Context) {
+	a := r.pick("")
+	if r.shared.agent == a && (r.shared.states || !r.sweeping) {
+		return
+	}
+	if r.shared.cancel != nil {
+		r.shared.cancel()
+	}
+	ctx, r.shared.cancel = context.WithCancel(ctx)
+	r.shared.agent, r.shared.states = a, r.sweeping
+	r.pollNames(ctx, a)
+	r.pollDefaults(ctx, a)
+	if r.sweeping {
+		r.pollStates(ctx, a)
 	}
 }
 

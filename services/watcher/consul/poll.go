@@ -29,19 +29,19 @@ func deadline(wait time.Duration) time.Duration { return wait + wait/16 + 10*tim
 // pollIndex polls a path until ctx is done, in a worker. risen gets each body whose index
 // has risen, lower is called if an index is lower than the one that was asked for, and
 // idle if nothing changed.
-func pollIndex[T any](ctx context.Context, r *run, c *client, path string, params url.Values, index uint64, on pollEvents[T]) {
+func pollIndex[T any](ctx context.Context, r *run, at *agent, path string, params url.Values, index uint64, on pollEvents[T]) {
 	var b bucket
 	for first, failures := true, 0; sleep(ctx, b.take(time.Now())); first = false {
 		wait := r.wait(first)
 		var into T
-		a, err := c.get(ctx, query{path: path, params: params, index: index, wait: wait, within: deadline(wait)}, &into)
+		a, err := at.get(ctx, query{path: path, params: params, index: index, wait: wait, within: deadline(wait)}, &into)
 		if ctx.Err() != nil {
 			return
 		}
 		r.status.Count(err)
 		if err != nil {
 			failures++
-			r.send(ctx, func() error { return r.pollFailed(err) })
+			r.send(ctx, func() error { return r.pollFailed(at, err) })
 			if !sleep(ctx, pause(failures)) {
 				return
 			}
@@ -70,9 +70,13 @@ func nothing() error { return nil }
 
 // pollFailed notes the error of a poll. A token that is refused is found out by the probe,
 // whose answer is not that of an agent's view.
-func (r *run) pollFailed(err error) error {
+func (r *run) pollFailed(a *agent, err error) error {
 	r.suspect(err)
 	r.limit(err)
+	select {
+	case a.ask <- struct{}{}:
+	default: // it is asked already
+	}
 	return nil
 }
 
@@ -84,7 +88,7 @@ func (r *run) pollService(ctx context.Context, s *service) {
 	index := s.index
 	r.workers.Go(func() {
 		defer cancel()
-		pollIndex(ctx, r, a.client, "/v1/health/service/"+url.PathEscape(s.name), nil, index, pollEvents[[]entry]{
+		pollIndex(ctx, r, a, "/v1/health/service/"+url.PathEscape(s.name), nil, index, pollEvents[[]entry]{
 			risen: func(is answer, entries []entry) error { return r.woke(s, is, entries) },
 			lower: func() error { r.lookUnless(s); return nil },
 			idle: func() error {
@@ -118,12 +122,12 @@ func (r *run) woke(s *service, a answer, entries []entry) error {
 }
 
 // pollNames polls the names of all services.
-func (r *run) pollNames(ctx context.Context) {
-	c, index := r.pick("catalog").client, r.index
+func (r *run) pollNames(ctx context.Context, a *agent) {
+	index := r.index
 	r.workers.Go(func() {
-		pollIndex(ctx, r, c, "/v1/catalog/services", nil, index, pollEvents[map[string][]string]{
-			risen: func(a answer, names map[string][]string) error {
-				if !a.filtered { // the probe finds that out
+		pollIndex(ctx, r, a, "/v1/catalog/services", nil, index, pollEvents[map[string][]string]{
+			risen: func(is answer, names map[string][]string) error {
+				if !is.filtered { // the probe finds that out
 					r.names(names, true)
 				}
 				return nil
@@ -134,33 +138,32 @@ func (r *run) pollNames(ctx context.Context) {
 }
 
 // pollDefaults polls the protocols of services.
-func (r *run) pollDefaults(ctx context.Context) {
-	c := r.pick("service-defaults").client
+func (r *run) pollDefaults(ctx context.Context, a *agent) {
 	r.workers.Go(func() {
 		var index uint64
 		for failures := 0; ; failures++ {
-			protocols, a, unknown, err := r.readDefaults(ctx, c)
+			protocols, is, unknown, err := r.readDefaults(ctx, a.client)
 			if ctx.Err() != nil {
 				return
 			}
 			r.status.Count(err)
-			r.send(ctx, func() error { return r.tookDefaults(protocols, a, unknown, err) })
-			if index = a.index; err == nil && !a.filtered && unknown == "" {
+			r.send(ctx, func() error { return r.tookDefaults(protocols, is, unknown, err) })
+			if index = is.index; err == nil && !is.filtered && unknown == "" {
 				break
 			}
 			if !sleep(ctx, pause(failures+8)) {
 				return
 			}
 		}
-		pollIndex(ctx, r, c, "/v1/config/service-defaults", nil, index, pollEvents[[]struct{ Name, Protocol string }]{
-			risen: func(a answer, all []struct{ Name, Protocol string }) error {
+		pollIndex(ctx, r, a, "/v1/config/service-defaults", nil, index, pollEvents[[]struct{ Name, Protocol string }]{
+			risen: func(is answer, all []struct{ Name, Protocol string }) error {
 				protocols := map[string]string{}
 				for _, d := range all {
 					if d.Protocol != "" {
 						protocols[d.Name] = d.Protocol
 					}
 				}
-				return r.tookDefaults(protocols, a, "", nil)
+				return r.tookDefaults(protocols, is, "", nil)
 			},
 			lower: nothing, idle: nothing,
 		})
@@ -187,8 +190,7 @@ func (r *run) tookDefaults(protocols map[string]string, a answer, unknown string
 
 // pollStates polls the checks that do not pass, so that a change of health is seen at once
 // of services that are read in turn (CON-11).
-func (r *run) pollStates(ctx context.Context) {
-	a := r.pick("state")
+func (r *run) pollStates(ctx context.Context, a *agent) {
 	const path = "/v1/health/state/any"
 	params := url.Values{"filter": {`Status != "passing"`}}
 	r.workers.Go(func() {
@@ -209,7 +211,7 @@ func (r *run) pollStates(ctx context.Context) {
 				return
 			}
 		}
-		pollIndex(ctx, r, a.client, path, params, index, pollEvents[[]check]{
+		pollIndex(ctx, r, a, path, params, index, pollEvents[[]check]{
 			risen: func(_ answer, all []check) error { r.states(all); return nil },
 			lower: nothing, idle: nothing,
 		})

@@ -8,21 +8,10 @@ import (
 
 	"meshlog.dev/deploy/testkit/consultest"
 	"meshlog.dev/deploy/testkit/program"
-	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/watcher"
 	"meshlog.dev/services/watcher/consul"
-	"meshlog.dev/services/watcher/registry"
 	"meshlog.dev/services/watcher/watchertest"
 )
-
-// settings are those of a watcher of agents.
-func settings(addresses ...string) consul.Settings {
-	return consul.Settings{Addresses: addresses, Datacenter: consultest.Datacenter, Namespace: consul.DefaultNamespace}
-}
-
-func newStatus() *registry.Status {
-	return registry.NewStatus(ident.Shard{Source: consul.Source, Instance: consultest.Datacenter})
-}
 
 // TST-2: the acceptance suite, with a server that is paused and one that is killed. A
 // service at a host name is one object.

@@ -64,7 +64,7 @@ func (w *Watcher) run(ctx context.Context, sink watcher.Sink) error {
 		failing: map[string]*service{}, began: time.Now(),
 	}
 	for _, c := range clients {
-		r.agents = append(r.agents, &agent{client: c})
+		r.agents = append(r.agents, &agent{client: c, ask: make(chan struct{}, 1)})
 	}
 	// Each goroutine ends with ctx; tasks that nothing takes any more are dropped.
 	defer func() {
@@ -99,9 +99,9 @@ type run struct {
 	following bool
 	partial   bool // the listing was
 
-	queue    []*service // reads that are due
-	reading  int
-	failing  map[string]*service // whose last reads failed, until they are due again
+	queue   []*service // reads that are due
+	reading int
+	failing map[string]*service // whose last reads failed, until they are due again
 	// ring are the services that are not polled, of which next is read next; the last one
 	// was queued at swept. sweeping: not all of them are hidden.
 	ring     []*service
@@ -111,11 +111,12 @@ type run struct {
 	// The last plan was made at plans for planned services; move: it is out of date.
 	// changed: a service that is not polled has changed.
 	plans         time.Time
+	shared        shared
 	planned       int
 	move, changed bool
-	pending  []watcher.Object
-	batches  []*batch
-	unhealth map[check]string // the status of each check that does not pass; nil: not known
+	pending       []watcher.Object
+	batches       []*batch
+	unhealth      map[check]string // the status of each check that does not pass; nil: not known
 
 	// suspected is when a poll or a probe failed last; zero: since then a probe a minute
 	// later was good. doubted: the listing lacks much; a second one begins at recheck, and
@@ -132,9 +133,9 @@ type run struct {
 // agent is an address.
 type agent struct {
 	*client
-	good  time.Time // of the last good probe; zero: none
-	err   error     // of the last probe; nil: it was good
-	since time.Time // since when it fails
+	good time.Time     // of the last good probe; zero: none
+	err  error         // of the last probe; nil: it was good
+	ask  chan struct{} // asks for a probe
 }
 
 // service is the state of one service in a run.
@@ -148,7 +149,7 @@ type service struct {
 	n      int // instances at different addresses
 	hidden bool
 	listed []watcher.Object // until the listing is reported
-	sum    [16]byte // of its objects
+	sum    [16]byte         // of its objects
 
 	queued, reading, again bool
 	began                  time.Time // of the read under way
@@ -158,6 +159,13 @@ type service struct {
 	seen                   time.Time // when its change was seen
 	batch                  *batch
 	poll                   *poll
+}
+
+// shared is the polls that are about all services.
+type shared struct {
+	cancel context.CancelFunc
+	agent  *agent
+	states bool // checks are polled too
 }
 
 // batch is the services of one answer: they changed together, and are reported together.
@@ -276,7 +284,7 @@ func (r *run) report(now time.Time) {
 	r.reported = now
 	s := registry.Reading{Counts: r.catalog.Counts()}
 	if r.doubted {
-		s.Doubted = r.doubt.Reason()
+		s.Counts, s.Doubted = r.counts(), r.doubt.Reason()
 	}
 	whole := true
 	for _, v := range r.services {
