@@ -5,11 +5,12 @@
 //	            policy ────────>  └──── embedded bus ─────┘
 //	            ca (--ca) ─────>
 //	ISSUERS ───> watcher/jwks ─>
+//	DATACENTER > watcher/consul >
 //
 // Each role has its own account and connection on the bus, its own file and its own
 // reports.
-// Packages roles/builder, roles/frontend, roles/watcher, roles/kube, roles/jwks and roles/ca run it in
-// the same way in a process of its own.
+// Packages roles/builder, roles/frontend, roles/watcher, roles/kube, roles/jwks, roles/consul and
+// roles/ca run it in the same way in a process of its own.
 package up
 
 import (
@@ -33,6 +34,7 @@ import (
 	"meshlog.dev/services/mesh/world"
 	"meshlog.dev/services/roles/builder"
 	"meshlog.dev/services/roles/ca"
+	"meshlog.dev/services/roles/consul"
 	"meshlog.dev/services/roles/frontend"
 	"meshlog.dev/services/roles/jwks"
 	"meshlog.dev/services/roles/kube"
@@ -47,6 +49,8 @@ type Settings struct {
 	// Kube is the cluster to watch, if it has a Kubeconfig; `up` looks for no
 	// other credentials.
 	Kube kube.Settings
+	// Consul is the datacenter to watch, if it has Addresses.
+	Consul consul.Settings
 	// Data is the data directory, created if it is missing: nats/ is the bus,
 	// builder/ and frontend/ hold a file each, keys/ the sealed private keys, bus has
 	// the address of the bus, auth/ the keys of its users.
@@ -71,7 +75,7 @@ type Settings struct {
 // DefaultSettings returns settings without Data and without a source to watch.
 func DefaultSettings() *Settings {
 	return &Settings{
-		BusListen: "127.0.0.1:0", Kube: kube.DefaultSettings(), Frontend: frontend.DefaultSettings(), Builder: builder.DefaultSettings(),
+		BusListen: "127.0.0.1:0", Kube: kube.DefaultSettings(), Consul: consul.DefaultSettings(), Frontend: frontend.DefaultSettings(), Builder: builder.DefaultSettings(),
 		Watcher: watcherroles.DefaultSettings(), JWKS: jwks.DefaultSettings(), Authority: ca.UpSettings(),
 	}
 }
@@ -87,6 +91,7 @@ func (s *Settings) Flags(fs *pflag.FlagSet) {
 	s.Kube.Flags(fs)
 	fs.Lookup("kubeconfig").Usage = "kubeconfig `file` with the API server's address and credentials. " +
 		"Set it to watch a cluster, with or without a directory in --config"
+	s.Consul.UpFlags(fs)
 	s.Frontend.Flags(fs)
 	fs.Lookup("seal-key-file").Usage += ". It also seals the key of the certificate authority, with --ca"
 	s.Builder.Flags(fs)
@@ -113,8 +118,12 @@ func (s *Settings) Check() error {
 	switch {
 	case s.Config != "" || s.Certificates != "":
 		config = s.Directories.Check(s.Kube.Secrets)
-	case s.Kube.Kubeconfig == "":
-		config = process.Invalid("config", "is missing: give the directory of YAML to serve, or the cluster to watch with --kubeconfig")
+	case s.Kube.Kubeconfig == "" && !s.watchesConsul():
+		config = process.Invalid("config", "is missing: give the directory of YAML to serve, the cluster to watch with --kubeconfig, or the agents of a Consul datacenter with --consul")
+	}
+	var datacenter error
+	if s.watchesConsul() {
+		datacenter = s.Consul.Check()
 	}
 	var authority error
 	if s.CA {
@@ -123,23 +132,29 @@ func (s *Settings) Check() error {
 		authority = process.Invalid("xds-names", "needs the certificate authority: give --ca")
 	}
 	_, watchers := s.roles()
-	return errors.Join(config, watchers, authority, process.CheckData(s.Data), s.Kube.Check(), s.Revision.Check(), s.Frontend.Check(), s.Builder.Check(), s.Watcher.Check(), s.JWKS.Check())
+	return errors.Join(config, datacenter, watchers, authority, process.CheckData(s.Data), s.Kube.Check(), s.Revision.Check(), s.Frontend.Check(), s.Builder.Check(), s.Watcher.Check(), s.JWKS.Check())
 }
+
+// watchesConsul reports whether the settings name a datacenter.
+func (s *Settings) watchesConsul() bool { return len(s.Consul.Addresses) > 0 }
 
 // Verify checks the directories and files that the settings name, and writes the
 // problems of documents to w.
 func (s *Settings) Verify(ctx context.Context, w io.Writer) error {
-	var directory, cluster, authority error
+	var directory, cluster, datacenter, authority error
 	if s.Config != "" {
 		directory = s.Directories.Verify(ctx, s.Kube.Secrets, w)
 	}
 	if s.Kube.Kubeconfig != "" {
 		cluster = s.Kube.Verify()
 	}
+	if s.watchesConsul() {
+		datacenter = s.Consul.Verify()
+	}
 	if s.CA {
 		authority = s.authority().Verify()
 	}
-	return errors.Join(directory, cluster, authority, process.VerifyData(s.Data), s.Frontend.Verify(), s.JWKS.Verify())
+	return errors.Join(directory, cluster, datacenter, authority, process.VerifyData(s.Data), s.Frontend.Verify(), s.JWKS.Verify())
 }
 
 // roles returns the users of the bus: a role for each part of this process, for the
@@ -156,6 +171,9 @@ func (s *Settings) roles() ([]bus.Role, error) {
 	}
 	if s.Kube.Kubeconfig != "" {
 		add(s.Kube.Role())
+	}
+	if s.watchesConsul() {
+		add(s.Consul.Role())
 	}
 	if s.CA {
 		add(bus.Watcher(ca.Shard))
@@ -232,7 +250,7 @@ func Run(ctx context.Context, p *process.Process, s *Settings) error {
 		return err
 	}
 
-	p.Log.Info("up", append(ports.Attrs(), "config", s.Config, "kubeconfig", s.Kube.Kubeconfig, "data", s.Data, "bus", server.URL())...)
+	p.Log.Info("up", append(ports.Attrs(), "config", s.Config, "kubeconfig", s.Kube.Kubeconfig, "consul", s.Consul.Addresses, "data", s.Data, "bus", server.URL())...)
 	return process.RunStages(ctx,
 		// version chain -> frontend -> Envoys. It drains first: while its
 		// streams end, everything behind it is still there.
@@ -320,6 +338,13 @@ func (s *Settings) sources(p *process.Process, connect connector) (all process.S
 			keepers[shard] = keys.Ask
 		}
 		all = append(all, cluster.Run)
+	}
+	if s.watchesConsul() {
+		shard := s.Consul.Shard()
+		required = append(required, &configv1.RequiredSource{Source: shard.Source, Instance: shard.Instance, AcceptPartial: true})
+		all = append(all, func(ctx context.Context) error {
+			return s.Consul.Run(ctx, consul.Options{Domain: process.DefaultDomain, Holder: id, Connect: connectAs(shard), Process: p, LogShare: s.Watcher.LogShare})
+		})
 	}
 	if s.CA {
 		required = append(required, &configv1.RequiredSource{Source: ca.Shard.Source, Instance: ca.Shard.Instance})
