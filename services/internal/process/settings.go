@@ -106,17 +106,28 @@ func applyFile(flags *pflag.FlagSet, path string) []error {
 		return []error{fmt.Errorf("settings %s: %w", path, err)}
 	}
 	root := doc.Content[0]
-	switch {
-	case root.Kind == yaml.ScalarNode && root.Tag == "!!null":
+	if root.Kind == yaml.ScalarNode && root.Tag == "!!null" {
 		return nil // the file has only comments
-	case root.Kind != yaml.MappingNode:
-		return []error{fmt.Errorf("settings %s:%d: want a map from names of flags to values", path, root.Line)}
+	}
+	errs := SetFromYAML(flags, root, "settings "+path)
+	if err := decoder.Decode(&another); !errors.Is(err, io.EOF) {
+		errs = append(errs, fmt.Errorf("settings %s: only the first document is read; remove the line with --- and what follows it", path))
+	}
+	return errs
+}
+
+// SetFromYAML sets the flags that are not set yet from a map of their names to values, each
+// a plain value or a list of them. where is the file in which node is, for errors and as
+// the origin of the values. It returns all errors.
+func SetFromYAML(flags *pflag.FlagSet, node *yaml.Node, where string) []error {
+	if node.Kind != yaml.MappingNode {
+		return []error{fmt.Errorf("%s:%d: want a map from names of flags to values", where, node.Line)}
 	}
 	var errs []error
 	first := map[string]int{}
-	for i := 0; i < len(root.Content); i += 2 {
-		key, value := root.Content[i], root.Content[i+1]
-		origin := fmt.Sprintf("settings %s:%d: %s", path, key.Line, key.Value)
+	for i := 0; i < len(node.Content); i += 2 {
+		key, value := node.Content[i], node.Content[i+1]
+		origin := fmt.Sprintf("%s:%d: %s", where, key.Line, key.Value)
 		if line, again := first[key.Value]; again {
 			errs = append(errs, fmt.Errorf("%s: is already set in line %d; remove one of them", origin, line))
 			continue
@@ -125,9 +136,6 @@ func applyFile(flags *pflag.FlagSet, path string) []error {
 		if err := applyEntry(flags, key.Value, value, origin); err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", origin, err))
 		}
-	}
-	if err := decoder.Decode(&another); !errors.Is(err, io.EOF) {
-		errs = append(errs, fmt.Errorf("settings %s: only the first document is read; remove the line with --- and what follows it", path))
 	}
 	return errs
 }

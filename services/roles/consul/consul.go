@@ -157,6 +157,8 @@ type Options struct {
 	Connect  func(context.Context) (*bus.Conn, error)
 	Process  *process.Process
 	LogShare int
+	// Optional: the process is ready while the datacenter is down.
+	Optional bool
 }
 
 // Run watches until ctx is done.
@@ -169,7 +171,7 @@ func (s *Settings) Run(ctx context.Context, o Options) error {
 	status := registry.NewStatus(s.Shard())
 	err = watcher.Run(ctx, watcher.Options{
 		Domain: o.Domain, Shard: s.Shard(), Identity: of.Identity(), Holder: o.Holder, Watcher: consul.New(of, status), Registry: status,
-		Connect: o.Connect, Process: o.Process, LogShare: o.LogShare,
+		Connect: o.Connect, Process: o.Process, LogShare: o.LogShare, Optional: o.Optional,
 	})
 	if err != nil && ctx.Err() == nil {
 		return fmt.Errorf("watcher of Consul: %w", err)

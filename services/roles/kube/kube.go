@@ -30,6 +30,8 @@ type Options struct {
 	// LogShare is how much of the log the records of a cluster may take, in percent;
 	// 0: the default.
 	LogShare int
+	// Optional: the process is ready while the cluster is down.
+	Optional bool
 	// Ring has the xkey of the watchers: with it, and the key of the HMACs, they answer
 	// requests for private keys (KEY-3).
 	Ring keyring.Ring
@@ -99,7 +101,7 @@ func (c *Cluster) watcher(cfg kube.Config) (watched, error) {
 func (c *Cluster) Run(ctx context.Context) error {
 	// Parts of client-go log only to the global logger.
 	klog.SetSlogLogger(c.config.Logger)
-	stage := process.Stage{func(ctx context.Context) error { return c.run(ctx, c.config, c.home, false) }}
+	stage := process.Stage{func(ctx context.Context) error { return c.run(ctx, c.config, c.home, c.options.Optional) }}
 	if c.settings.RemoteClusters != "" {
 		limits := apiserver.DefaultLimits()
 		limits.MaxRetry = remoteRetry

@@ -1,0 +1,106 @@
+package sources
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/spf13/pflag"
+
+	"meshlog.dev/proto/ident"
+	"meshlog.dev/services/internal/bus"
+	"meshlog.dev/services/internal/process"
+)
+
+// fake is a source that says when its watcher begins and ends.
+type fake struct {
+	said           chan string
+	instance, text string
+	fails          bool
+}
+
+func (f *fake) Flags(fs *pflag.FlagSet) {
+	fs.StringVar(&f.instance, "instance", "", "")
+	fs.StringVar(&f.text, "text", "", "")
+	fs.BoolVar(&f.fails, "fails", false, "")
+}
+func (f *fake) Check() error       { return nil }
+func (f *fake) Verify() error      { return nil }
+func (f *fake) Shard() ident.Shard { return ident.Shard{Source: "fake", Instance: f.instance} }
+func (f *fake) run(ctx context.Context, _ place) error {
+	f.said <- f.instance + " " + f.text + " begins"
+	if f.fails {
+		return errors.New("it fails")
+	}
+	<-ctx.Done()
+	f.said <- f.instance + " " + f.text + " ends"
+	return ctx.Err()
+}
+
+// AGG-6, AGG-8: watchers start, restart and stop with their entries; a file with an error
+// changes nothing, and a watcher that fails stops no other.
+func TestFollow(t *testing.T) {
+	said := make(chan string, 10)
+	file := filepath.Join(t.TempDir(), "sources.yaml")
+	r := &runner{
+		Settings: &Settings{File: file}, running: map[ident.Shard]running{},
+		types: typeTable{"fake": func() source { return &fake{said: said} }},
+		options: Options{
+			Process: &process.Process{Log: slog.New(slog.DiscardHandler)},
+			Connect: func(ident.Shard, func(bus.ConnectOptions) bus.ConnectOptions) func(context.Context) (*bus.Conn, error) { return nil },
+		},
+	}
+	r.tell(nil)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	save := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		r.follow(ctx)
+	}
+	hears := func(want ...string) {
+		t.Helper()
+		for _, w := range want {
+			if got := <-said; got != w {
+				t.Fatalf("%q, want %q", got, w)
+			}
+		}
+		if len(said) > 0 {
+			t.Fatalf("%q, want nothing", <-said)
+		}
+	}
+	wrong := func(want string) {
+		t.Helper()
+		if err := *r.told.Load(); (err != nil) != (want != "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("wrong is %v, want %q", err, want)
+		}
+	}
+	r.follow(ctx)
+	wrong("no such file")
+	save("sources: [{type: fake, instance: a, text: one}]")
+	hears("a one begins")
+	wrong("")
+	save("sources:\n- {type: fake, instance: a, text: one}\n- {type: fake, instance: b, fails: true}")
+	hears("b  begins")
+	save("sources:\n- {type: fake, instance: a, text: two}\n- {type: fake, instance: a, text: three}")
+	hears("a one ends", "a two begins")
+	wrong("the source fake/a is there already in line 2")
+	save("sources:\n- {type: fake, instance: a, txt: four}")
+	hears()
+	wrong("txt: no such setting")
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	r.follow(ctx)
+	hears()
+	wrong("no such file")
+	save("sources: []")
+	hears("a two ends")
+	wrong("")
+}

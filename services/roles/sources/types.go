@@ -1,0 +1,114 @@
+package sources
+
+import (
+	"context"
+	"errors"
+
+	"github.com/spf13/pflag"
+
+	"meshlog.dev/proto/ident"
+	"meshlog.dev/services/internal/bus"
+	"meshlog.dev/services/internal/process"
+	"meshlog.dev/services/roles/consul"
+	"meshlog.dev/services/roles/kube"
+	"meshlog.dev/services/roles/watcher"
+)
+
+// source is the watcher of an entry. Its settings are those of the process that runs one
+// such watcher alone.
+type source interface {
+	Flags(fs *pflag.FlagSet)
+	Check() error
+	// Verify checks the files that the settings name.
+	Verify() error
+	Shard() ident.Shard
+	// run watches until ctx is done.
+	run(ctx context.Context, at place) error
+}
+
+// place is where a watcher runs.
+type place struct {
+	domain, holder string
+	process        *process.Process
+	logShare       int
+	connect        func(context.Context) (*bus.Conn, error)
+}
+
+// typeTable makes the source of an entry by its type.
+type typeTable map[string]func() source
+
+var allTypes = typeTable{
+	"consul":     func() source { return &consulSource{consul.DefaultSettings()} },
+	"file":       func() source { return &fileSource{Secrets: watcher.DefaultSecrets(), Instance: "default"} },
+	"kubernetes": func() source { return &kubeSource{kube.DefaultSettings()} },
+}
+
+type consulSource struct{ consul.Settings }
+
+func (s *consulSource) run(ctx context.Context, at place) error {
+	return s.Run(ctx, consul.Options{
+		Domain: at.domain, Holder: at.holder, Connect: at.connect, Process: at.process, LogShare: at.logShare, Optional: true,
+	})
+}
+
+// fileSource publishes a directory. It gives no private keys: a process of its own does.
+type fileSource struct {
+	watcher.Directories
+	Secrets  watcher.Secrets
+	Instance string
+}
+
+func (s *fileSource) Flags(fs *pflag.FlagSet) {
+	s.Directories.Flags(fs)
+	s.Secrets.Flags(fs)
+	fs.StringVar(&s.Instance, "instance", s.Instance, "")
+}
+
+func (s *fileSource) Check() error {
+	var instance error
+	if s.Instance == "" {
+		instance = process.Invalid("instance", "is empty")
+	}
+	return errors.Join(s.Directories.Check(s.Secrets), s.Revision.Check(), instance)
+}
+
+func (s *fileSource) Verify() error { return nil }
+
+func (s *fileSource) Shard() ident.Shard { return ident.Shard{Source: "file", Instance: s.Instance} }
+
+func (s *fileSource) run(ctx context.Context, at place) error {
+	w, err := s.Watcher(s.Secrets)
+	if err != nil {
+		return err
+	}
+	return watcher.Run(ctx, watcher.Options{
+		Domain: at.domain, Shard: s.Shard(), Holder: at.holder, Watcher: w, Connect: at.connect, Process: at.process, LogShare: at.logShare, Optional: true,
+	})
+}
+
+// kubeSource publishes one cluster: other clusters have entries of their own.
+type kubeSource struct{ kube.Settings }
+
+func (s *kubeSource) Flags(fs *pflag.FlagSet) {
+	s.Settings.Flags(fs)
+	s.Settings.Revision.Flags(fs)
+}
+
+func (s *kubeSource) Check() error {
+	var remote error
+	if s.RemoteClusters != "" {
+		remote = process.Invalid("remote-clusters", "has no effect here: give each cluster an entry")
+	}
+	return errors.Join(s.Settings.Check(), remote)
+}
+
+func (s *kubeSource) run(ctx context.Context, at place) error {
+	c, err := kube.New(&s.Settings, kube.Options{
+		Domain: at.domain, Holder: at.holder, Process: at.process, LogShare: at.logShare, Optional: true,
+		Connect: func(ident.Shard) func(context.Context) (*bus.Conn, error) { return at.connect },
+	})
+	if err != nil {
+		return err
+	}
+	return c.Run(ctx)
+}
