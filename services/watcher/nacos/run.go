@@ -42,6 +42,7 @@ type run struct {
 
 	// holding: what is missing stays, at least until review (NAC-16, NAC-17).
 	holding bool
+	why     string
 	review  time.Time
 	emptied []time.Time // when services became empty
 
@@ -99,7 +100,6 @@ func (r *run) follow(ctx context.Context, s server, until time.Time) (good time.
 	defer r.link.close()
 	defer cancel() // before the close, so that nothing reports it
 	r.link.deadline = r.limits.deadline
-	r.cfg.Metrics.connections.Inc()
 	r.cfg.Logger.Info("connected to Nacos", "server", s.grpc)
 	r.running.Go(func() { r.receive(ctx, r.link, r.in) })
 	r.begin()
@@ -145,7 +145,7 @@ func (r *run) begin() {
 // hold makes what is missing stay, and lists doubtful.
 func (r *run) hold(why string) {
 	r.doubt.Suspect(why)
-	r.holding, r.review = true, time.Now().Add(r.limits.hold)
+	r.holding, r.why, r.review = true, why, time.Now().Add(r.limits.hold)
 	r.cfg.Logger.Warn("what Nacos lacks stays in service", "reason", why, "for", r.limits.hold)
 }
 
@@ -173,7 +173,6 @@ func tell(ctx context.Context, in chan<- func() error, f func() error) {
 }
 
 func (r *run) pushed(i *serviceInfo, at time.Time) {
-	r.cfg.Metrics.pushes.Inc()
 	if s := r.services[serviceID{i.Group, strings.TrimPrefix(i.Name, i.Group+"@@")}]; s != nil {
 		s.pushes++
 		r.learn(s, i, false, at)
@@ -201,7 +200,7 @@ func (r *run) start(ctx context.Context) {
 		l, in := r.link, r.in
 		r.running.Go(func() {
 			err := l.unsubscribe(ctx, r.cfg.Namespace, id)
-			tell(ctx, in, func() error { r.busy--; r.cfg.Metrics.counted(err); return nil })
+			tell(ctx, in, func() error { r.busy--; r.cfg.Status.Count(err); return nil })
 		})
 	}
 	for r.busy < requests && len(r.queue) > 0 {
@@ -233,7 +232,11 @@ func (r *run) ask(s *service) {
 func (r *run) answered(s *service, info *serviceInfo, pushes int, at time.Time, err error) {
 	r.busy--
 	s.asking = false
-	r.cfg.Metrics.counted(err)
+	if err != nil {
+		r.cfg.Status.Count(fmt.Errorf("%s: %w", s.id.object(), err))
+	} else {
+		r.cfg.Status.Count(nil)
+	}
 	switch {
 	case r.services[s.id] != s:
 		return // removed meanwhile
@@ -255,7 +258,6 @@ func (r *run) answered(s *service, info *serviceInfo, pushes int, at time.Time, 
 // failed notes that a service could not be read. It is tried again, less and less often.
 func (r *run) failed(s *service, err error) {
 	s.failures++
-	r.cfg.Metrics.failed(fmt.Errorf("%s: %w", s.id.object(), err))
 	r.later[s] = time.Now().Add(time.Duration(min(s.failures, 30)) * r.limits.tick)
 	if s.failures >= tries {
 		delete(r.reading, s)
@@ -267,13 +269,12 @@ func (r *run) failed(s *service, err error) {
 // tookList takes the list of all services.
 func (r *run) tookList(listed []serviceID, whole bool, err error) error {
 	r.listing = false
-	r.cfg.Metrics.counted(err)
+	r.cfg.Status.Count(err)
 	switch {
 	case errors.Is(err, errRefused):
 		return err
 	case err != nil:
 		r.failures++
-		r.cfg.Metrics.failed(err)
 		if r.failures >= tries {
 			return linkError{fmt.Errorf("the services cannot be listed: %w", err)}
 		}

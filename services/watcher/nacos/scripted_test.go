@@ -48,12 +48,15 @@ type connected struct {
 	subscribed map[serviceID]bool
 }
 
-func newScripted(t testing.TB) *scripted {
+func newScripted(t testing.TB) *scripted { return newScriptedWeb(t, nil) }
+
+// newScriptedWeb is newScripted with an HTTP API.
+func newScriptedWeb(t testing.TB, web http.Handler) *scripted {
 	port, err := testport.Pair(grpcOffset)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &scripted{t: t, port: port, services: map[serviceID]serviceInfo{}}
+	s := &scripted{t: t, port: port, web: web, services: map[serviceID]serviceInfo{}}
 	s.start()
 	t.Cleanup(s.stop)
 	return s

@@ -243,20 +243,26 @@ func (l *link) unsubscribe(ctx context.Context, namespace string, id serviceID) 
 	return l.call(ctx, subscribe, subscribeRequest{Namespace: namespace, Service: id.name, Group: id.group, Module: "naming"}, nil)
 }
 
-// status updates the metrics.
+// status says how the registry is read (REG-15).
 func (r *run) status(now time.Time) {
-	c := counts{services: len(r.services), oldest: now}
+	reading := registry.Reading{Counts: r.catalog.Counts(), Oldest: now}
+	held := 0
 	for _, s := range r.services {
-		c.instances += s.size
-		c.held += len(s.held)
-		if s.failures >= tries {
-			c.unread++
+		held += len(s.held)
+		if s.subscribed {
+			reading.Polled++
 		}
-		if s.read && s.readAt.Before(c.oldest) {
-			c.oldest = s.readAt
+		if s.readAt.Before(reading.Oldest) {
+			reading.Oldest = s.readAt // zero: it has not been read
 		}
 	}
-	r.cfg.Metrics.set(c)
+	if r.holding && held > 0 {
+		reading.Doubted = fmt.Sprintf("%s; %d instances are held", r.why, held)
+	}
+	if len(r.services) == 0 {
+		reading.Oldest = time.Time{}
+	}
+	r.cfg.Status.Set(reading)
 }
 
 var _ watcher.Watcher = (*Watcher)(nil)

@@ -18,6 +18,7 @@ import (
 	"strings"
 	"time"
 
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/watcher"
 	"meshlog.dev/services/watcher/registry"
 )
@@ -58,8 +59,8 @@ type Config struct {
 	// Registry decides ports and protocols.
 	Registry registry.Settings
 
-	Metrics *Metrics     // nil: new ones
-	Logger  *slog.Logger // nil: slog.Default
+	Status *registry.Status // nil: a new one
+	Logger *slog.Logger     // nil: slog.Default
 }
 
 // Verify returns an error if a part of the configuration makes no sense or a file cannot
@@ -86,8 +87,8 @@ func (c Config) resolve() (*resolved, error) {
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}
-	if c.Metrics == nil {
-		c.Metrics = NewMetrics("")
+	if c.Status == nil {
+		c.Status = registry.NewStatus(ident.Shard{Source: Source, Instance: "default"})
 	}
 	all := &resolved{Config: c}
 	var errs []error
@@ -208,12 +209,12 @@ func (w *Watcher) Run(ctx context.Context, sink watcher.Sink) error {
 			return nil
 		case errors.Is(err, errRefused):
 			w.keep(r)
-			w.cfg.Metrics.failed(err)
+			w.cfg.Status.Count(err)
 			return err
 		case !errors.As(err, &broken):
 			return err // the sink's: the session is over
 		}
-		w.cfg.Metrics.failed(err)
+		w.cfg.Status.Count(err)
 		if time.Since(answered) >= w.limits.down {
 			w.keep(r)
 			return fmt.Errorf("no server has answered for %s: %w", w.limits.down, err)
