@@ -5,10 +5,11 @@
 //	            policy ────────>  └──── embedded bus ─────┘
 //	            ca (--ca) ─────>
 //	ISSUERS ───> watcher/jwks ─>
+//	NACOS ─────> watcher/nacos >
 //
 // Each role has its own account and connection on the bus, its own file and its own
 // reports.
-// Packages roles/builder, roles/frontend, roles/watcher, roles/kube, roles/jwks and roles/ca run it in
+// Packages roles/builder, roles/frontend, roles/watcher, roles/kube, roles/jwks, roles/nacos and roles/ca run it in
 // the same way in a process of its own.
 package up
 
@@ -36,6 +37,7 @@ import (
 	"meshlog.dev/services/roles/frontend"
 	"meshlog.dev/services/roles/jwks"
 	"meshlog.dev/services/roles/kube"
+	"meshlog.dev/services/roles/nacos"
 	watcherroles "meshlog.dev/services/roles/watcher"
 	"meshlog.dev/services/watcher"
 )
@@ -47,6 +49,8 @@ type Settings struct {
 	// Kube is the cluster to watch, if it has a Kubeconfig; `up` looks for no
 	// other credentials.
 	Kube kube.Settings
+	// Nacos is the registry to watch, if it has Addresses.
+	Nacos nacos.Settings
 	// Data is the data directory, created if it is missing: nats/ is the bus,
 	// builder/ and frontend/ hold a file each, keys/ the sealed private keys, bus has
 	// the address of the bus, auth/ the keys of its users.
@@ -71,7 +75,7 @@ type Settings struct {
 // DefaultSettings returns settings without Data and without a source to watch.
 func DefaultSettings() *Settings {
 	return &Settings{
-		BusListen: "127.0.0.1:0", Kube: kube.DefaultSettings(), Frontend: frontend.DefaultSettings(), Builder: builder.DefaultSettings(),
+		BusListen: "127.0.0.1:0", Kube: kube.DefaultSettings(), Nacos: nacos.DefaultSettings(), Frontend: frontend.DefaultSettings(), Builder: builder.DefaultSettings(),
 		Watcher: watcherroles.DefaultSettings(), JWKS: jwks.DefaultSettings(), Authority: ca.UpSettings(),
 	}
 }
@@ -87,6 +91,7 @@ func (s *Settings) Flags(fs *pflag.FlagSet) {
 	s.Kube.Flags(fs)
 	fs.Lookup("kubeconfig").Usage = "kubeconfig `file` with the API server's address and credentials. " +
 		"Set it to watch a cluster, with or without a directory in --config"
+	s.Nacos.UpFlags(fs)
 	s.Frontend.Flags(fs)
 	fs.Lookup("seal-key-file").Usage += ". It also seals the key of the certificate authority, with --ca"
 	s.Builder.Flags(fs)
@@ -113,23 +118,29 @@ func (s *Settings) Check() error {
 	switch {
 	case s.Config != "" || s.Certificates != "":
 		config = s.Directories.Check(s.Kube.Secrets)
-	case s.Kube.Kubeconfig == "":
-		config = process.Invalid("config", "is missing: give the directory of YAML to serve, or the cluster to watch with --kubeconfig")
+	case s.Kube.Kubeconfig == "" && len(s.Nacos.Addresses) == 0:
+		config = process.Invalid("config", "is missing: give the directory of YAML to serve, the cluster to watch with --kubeconfig, or the registry to watch with --nacos")
 	}
-	var authority error
+	var authority, registry error
+	if len(s.Nacos.Addresses) > 0 {
+		registry = s.Nacos.Check()
+	}
 	if s.CA {
 		authority = s.authority().Check()
 	} else if len(s.Frontend.Serving.Names) > 0 {
 		authority = process.Invalid("xds-names", "needs the certificate authority: give --ca")
 	}
 	_, watchers := s.roles()
-	return errors.Join(config, watchers, authority, process.CheckData(s.Data), s.Kube.Check(), s.Frontend.Check(), s.Builder.Check(), s.Watcher.Check(), s.JWKS.Check())
+	return errors.Join(config, watchers, authority, registry, process.CheckData(s.Data), s.Kube.Check(), s.Frontend.Check(), s.Builder.Check(), s.Watcher.Check(), s.JWKS.Check())
 }
 
 // Verify checks the directories and files that the settings name, and writes the
 // problems of documents to w.
 func (s *Settings) Verify(ctx context.Context, w io.Writer) error {
-	var directory, cluster, authority error
+	var directory, cluster, authority, registry error
+	if len(s.Nacos.Addresses) > 0 {
+		registry = s.Nacos.Verify()
+	}
 	if s.Config != "" {
 		directory = s.Directories.Verify(ctx, s.Kube.Secrets, w)
 	}
@@ -139,7 +150,7 @@ func (s *Settings) Verify(ctx context.Context, w io.Writer) error {
 	if s.CA {
 		authority = s.authority().Verify()
 	}
-	return errors.Join(directory, cluster, authority, process.VerifyData(s.Data), s.Frontend.Verify(), s.JWKS.Verify())
+	return errors.Join(directory, cluster, authority, registry, process.VerifyData(s.Data), s.Frontend.Verify(), s.JWKS.Verify())
 }
 
 // roles returns the users of the bus: a role for each part of this process, for the
@@ -156,6 +167,9 @@ func (s *Settings) roles() ([]bus.Role, error) {
 	}
 	if s.Kube.Kubeconfig != "" {
 		add(s.Kube.Role())
+	}
+	if len(s.Nacos.Addresses) > 0 {
+		add(bus.Watcher(s.Nacos.Shard()))
 	}
 	if s.CA {
 		add(bus.Watcher(ca.Shard))
@@ -231,7 +245,7 @@ func Run(ctx context.Context, p *process.Process, s *Settings) error {
 		return err
 	}
 
-	p.Log.Info("up", append(ports.Attrs(), "config", s.Config, "kubeconfig", s.Kube.Kubeconfig, "data", s.Data, "bus", server.URL())...)
+	p.Log.Info("up", append(ports.Attrs(), "config", s.Config, "kubeconfig", s.Kube.Kubeconfig, "nacos", s.Nacos.Addresses, "data", s.Data, "bus", server.URL())...)
 	return process.RunStages(ctx,
 		// version chain -> frontend -> Envoys. It drains first: while its
 		// streams end, everything behind it is still there.
@@ -319,6 +333,14 @@ func (s *Settings) sources(p *process.Process, connect connector) (all process.S
 			keepers[shard] = keys.Ask
 		}
 		all = append(all, cluster.Run)
+	}
+	if len(s.Nacos.Addresses) > 0 {
+		shard := s.Nacos.Shard()
+		all = append(all, func(ctx context.Context) error { // not required: a registry that is down delays no version
+			return s.Nacos.Run(ctx, nacos.Options{
+				Domain: process.DefaultDomain, Holder: id, Connect: connectAs(shard), Process: p, LogShare: s.Watcher.LogShare, Optional: true,
+			})
+		})
 	}
 	if s.CA {
 		required = append(required, &configv1.RequiredSource{Source: ca.Shard.Source, Instance: ca.Shard.Instance})

@@ -168,7 +168,18 @@ func (o *world) errs() string {
 // await waits until f returns the wanted text.
 func (o *world) await(t *testing.T, what, want string, f func() string) {
 	t.Helper()
-	limit := time.NewTimer(30 * time.Second)
+	o.within(t, 30*time.Second, what, want, f)
+}
+
+// awaitLong is awaitTrue for what takes a minute or two.
+func (o *world) awaitLong(t *testing.T, what string, f func() bool) {
+	t.Helper()
+	o.within(t, 3*time.Minute, what, "true", func() string { return fmt.Sprint(f()) })
+}
+
+func (o *world) within(t *testing.T, most time.Duration, what, want string, f func() string) {
+	t.Helper()
+	limit := time.NewTimer(most)
 	defer limit.Stop()
 	poll := time.NewTicker(20 * time.Millisecond) // for what is not in the world
 	defer poll.Stop()

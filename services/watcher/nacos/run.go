@@ -18,6 +18,8 @@ const (
 	requests = 16
 	// pageSize is of lists: all services, because a server pages an unordered set (NAC-6).
 	pageSize = 100000
+	// together bounds how long a change waits for the answers to requests that run (REG-11).
+	together = 50 * time.Millisecond
 	// waiting is how many answers and pushes wait while the log takes no changes. Then the
 	// server's probes are not answered any more, and it ends the link.
 	waiting = 256
@@ -39,6 +41,7 @@ type run struct {
 	listed   bool // this run has called sink.List
 	partial  bool // that listing was
 	set      []watcher.Object
+	since    time.Time // when the first change of the set came
 
 	// holding: what is missing stays, at least until review (NAC-16, NAC-17).
 	holding bool
@@ -108,9 +111,14 @@ func (r *run) follow(ctx context.Context, s server, until time.Time) (good time.
 	for {
 		var err error
 		r.start(ctx)
+		var due <-chan time.Time
+		if len(r.set) > 0 && r.listed {
+			due = time.After(time.Until(r.since.Add(together)))
+		}
 		select {
 		case <-ctx.Done():
 			err = ctx.Err()
+		case <-due:
 		case f := <-r.in:
 			for _, f := range registry.Gather(ctx, r.in, f) {
 				err = errors.Join(err, f())
@@ -384,9 +392,15 @@ func (r *run) settle(ctx context.Context) error {
 			return err
 		}
 	}
-	if r.listed && len(r.set) > 0 {
+	if len(r.set) == 0 {
+		r.since = time.Time{}
+	} else if r.since.IsZero() {
+		r.since = time.Now()
+	}
+	// What a list or a sweep has found becomes one set, if the answers come soon.
+	if r.listed && len(r.set) > 0 && (r.busy+len(r.queue) == 0 || time.Since(r.since) >= together) {
 		set := r.set
-		r.set = nil
+		r.set, r.since = nil, time.Time{}
 		if err := r.sink.Change(ctx, set); err != nil {
 			return err
 		}
