@@ -3,18 +3,24 @@
 package nacos
 
 import (
+	"bufio"
 	"context"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"meshlog.dev/deploy/testkit/nacostest"
+	"meshlog.dev/deploy/testkit/program"
 	"meshlog.dev/deploy/testkit/testport"
 	"meshlog.dev/services/mesh/problem"
 	"meshlog.dev/services/watcher"
@@ -57,6 +63,7 @@ func TestSuite(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			s := nacostest.Start(t, nacostest.Options{})
 			through := newProxy(t, s)
 			namespaces := 0
@@ -214,17 +221,9 @@ func (p *provider) end() {
 func (p *provider) register(t testing.TB, service string, hosts ...map[string]any) {
 	t.Helper()
 	for _, h := range hosts {
+		h["serviceName"] = DefaultGroup + "@@" + service // counts for r-nacos, not that of the request
 		must(t, p.call(t.Context(), "InstanceRequest", map[string]any{
 			"namespace": DefaultNamespace, "serviceName": service, "groupName": DefaultGroup, "type": "registerInstance", "module": "naming", "instance": h,
-		}, nil))
-	}
-}
-
-func (p *provider) deregister(t testing.TB, service string, hosts ...map[string]any) {
-	t.Helper()
-	for _, h := range hosts {
-		must(t, p.call(t.Context(), "InstanceRequest", map[string]any{
-			"namespace": DefaultNamespace, "serviceName": service, "groupName": DefaultGroup, "type": "deregisterInstance", "module": "naming", "instance": h,
 		}, nil))
 	}
 }
@@ -241,6 +240,7 @@ func watch(t *testing.T, s *nacostest.Server, change func(*Config)) *world {
 // TST-5, NAC-17: the server is killed and comes back, and so do its providers: no endpoint
 // is removed. What has not come back after a minute goes.
 func TestTST5Restart(t *testing.T) {
+	t.Parallel()
 	s := nacostest.Start(t, nacostest.Options{})
 	provide(t, s, nil).register(t, "web", at("10.0.0.1"), at("10.0.0.2"))
 	provide(t, s, nil).register(t, "old", at("10.0.0.9"))
@@ -274,6 +274,7 @@ func TestTST5Restart(t *testing.T) {
 // TST-5, REG-10: the server is paused for a minute: the source is down in 15 s, nothing is
 // removed, and afterwards changes arrive again.
 func TestTST5Paused(t *testing.T) {
+	t.Parallel()
 	s := nacostest.Start(t, nacostest.Options{})
 	register(t, s, DefaultNamespace, "web", "10.0.0.1", "{}")
 	o := watch(t, s, nil)
@@ -300,6 +301,7 @@ func TestTST5Paused(t *testing.T) {
 // TST-5, NAC-16: the last instance goes, and the service with it; of 30 services that lose
 // all instances at once none does for a minute.
 func TestTST5Emptied(t *testing.T) {
+	t.Parallel()
 	s := nacostest.Start(t, nacostest.Options{})
 	alone, many := provide(t, s, nil), provide(t, s, nil)
 	alone.register(t, "web", at("10.0.0.1"))
@@ -334,6 +336,7 @@ func TestTST5Emptied(t *testing.T) {
 // TST-5, NAC-12: the token ends while the watcher follows: it gets another one, and misses
 // nothing.
 func TestTST5LoginEnds(t *testing.T) {
+	t.Parallel()
 	s := nacostest.Start(t, nacostest.Options{User: "mesh", Password: "log-of-the-mesh", Env: []string{"RNACOS_API_LOGIN_TIMEOUT=5"}})
 	c := account(t, "log-of-the-mesh")
 	p := provide(t, s, &c)
@@ -355,6 +358,7 @@ func TestTST5LoginEnds(t *testing.T) {
 
 // TST-5, NAC-13 to 15: names of Dubbo, weights, groups, and the protect threshold.
 func TestTST5Instances(t *testing.T) {
+	t.Parallel()
 	s := nacostest.Start(t, nacostest.Options{})
 	p := provide(t, s, nil)
 	p.register(t, "providers:com.x.Hello:1.0:g", at("10.0.0.1"))
@@ -375,4 +379,82 @@ func TestTST5Instances(t *testing.T) {
 	o.awaitEndpoints(t, "sick", "10.0.0.8")
 	o.awaitTrue(t, "a warning", func() bool { return strings.Contains(o.told(), "health unknown") })
 	o.awaitEndpoints(t, "sick")
+}
+
+// TST-4: Nacos' own SDK is the provider. Its instances arrive, with their weights, go when
+// it takes them back, and stay while the server restarts, because it registers them again.
+func TestTST4SDK(t *testing.T) {
+	t.Parallel()
+	s := nacostest.Start(t, nacostest.Options{})
+	p := startSDK(t, s)
+	p.obey(t, "register web 10.0.0.1 8080 1")
+	p.obey(t, "register api 10.0.0.3 8080 0")
+	o := watch(t, s, nil)
+	o.awaitEndpoints(t, "web", "10.0.0.1")
+	o.awaitEndpoints(t, "api", "10.0.0.3 draining")
+	p.obey(t, "deregister api 10.0.0.3 8080")
+	o.awaitEndpoints(t, "api")
+	must(t, s.Restart(t.Context()))
+	o.awaitLong(t, "the SDK is back", func() bool { return registered(t, s, "web") == 1 })
+	o.awaitTrue(t, "nothing is doubted", func() bool { return o.told() == "" })
+	o.awaitEndpoints(t, "web", "10.0.0.1")
+	if slices.Contains(o.history["web"], 0) {
+		t.Errorf("web had %v endpoints", o.history["web"])
+	}
+}
+
+// registered returns how many instances of a service the server has.
+func registered(t testing.TB, s *nacostest.Server, service string) int {
+	var list struct{ Hosts []struct{ IP string } }
+	if err := s.Call(context.WithoutCancel(t.Context()), http.MethodGet, "/nacos/v1/ns/instance/list", url.Values{"serviceName": {service}}, &list); err != nil {
+		return 0
+	}
+	return len(list.Hosts)
+}
+
+// sdk is a running deploy/e2e/tools/nacosprovider.
+type sdk struct {
+	in  io.Writer
+	out *bufio.Scanner
+}
+
+func startSDK(t *testing.T, s *nacostest.Server) *sdk {
+	t.Helper()
+	root, err := program.Root()
+	must(t, err)
+	bin := filepath.Join(t.TempDir(), "nacosprovider")
+	build := exec.CommandContext(t.Context(), "go", "build", "-o", bin, ".")
+	build.Dir = filepath.Join(root, "deploy", "e2e", "tools", "nacosprovider")
+	build.Env = append(os.Environ(), "GOWORK=off")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("go build in %s: %v (is the module proxy reachable?)\n%s", build.Dir, err, out)
+	}
+	cmd := exec.CommandContext(t.Context(), bin, s.Addr, t.TempDir())
+	in, err := cmd.StdinPipe()
+	must(t, err)
+	out, err := cmd.StdoutPipe()
+	must(t, err)
+	cmd.Stderr = os.Stderr
+	must(t, cmd.Start())
+	t.Cleanup(func() {
+		_ = in.Close()
+		_ = cmd.Wait() // t.Context, which has ended, may have killed it
+	})
+	return &sdk{in, bufio.NewScanner(out)}
+}
+
+// obey has the provider carry out a command. The SDK also writes to the output.
+func (p *sdk) obey(t *testing.T, command string) {
+	t.Helper()
+	_, err := fmt.Fprintln(p.in, command)
+	must(t, err)
+	for p.out.Scan() {
+		switch line := p.out.Text(); line {
+		case "ok":
+			return
+		default:
+			t.Log(line)
+		}
+	}
+	t.Fatalf("%s: the provider has ended", command)
 }
