@@ -1,6 +1,7 @@
 package nacos
 
 import (
+	"crypto/tls"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -11,6 +12,11 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+
+	"meshlog.dev/deploy/testkit/certtest"
 )
 
 // accounts serves logins as Nacos' HTTP API.
@@ -227,6 +233,32 @@ func TestNAC11Groups(t *testing.T) {
 	s.set(serviceID{"h", "api"}, at("10.0.0.3"))
 	o := follow(t, Config{Addresses: []string{s.address()}, Groups: []string{DefaultGroup, "g"}}, quick())
 	o.awaitServices(t, "g@@api", "web")
+}
+
+// gRPC over TLS: the server's certificate is checked, and the watcher shows its own.
+func TestTLS(t *testing.T) {
+	ca := certtest.NewCA("ca")
+	pair := ca.Server("nacos", time.Now().Add(time.Hour))
+	certificate, err := tls.X509KeyPair(pair.Cert, pair.Key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := newScriptedWeb(t, nil, grpc.Creds(credentials.NewTLS(&tls.Config{
+		Certificates: []tls.Certificate{certificate}, ClientCAs: ca.Pool(), ClientAuth: tls.RequireAndVerifyClientCert, MinVersion: tls.VersionTLS12,
+	})))
+	s.set(id("web"), at("10.0.0.1"))
+	client := ca.Client("watcher")
+	dir := t.TempDir()
+	c := Credentials{
+		CAFile: certtest.WriteFile(t, dir, "ca", ca.PEM()), CertFile: certtest.WriteFile(t, dir, "cert", client.Cert), KeyFile: certtest.WriteFile(t, dir, "key", client.Key),
+	}
+	o := follow(t, Config{Addresses: []string{s.address()}, TLS: true, Credentials: c}, quick())
+	o.awaitEndpoints(t, "web", "10.0.0.1")
+	l := quick()
+	l.down = 200 * time.Millisecond
+	other := Credentials{CAFile: certtest.WriteFile(t, dir, "other", certtest.NewCA("other").PEM())}
+	stranger := follow(t, Config{Addresses: []string{s.address()}, TLS: true, Credentials: other}, l)
+	stranger.awaitTrue(t, "an error", func() bool { return strings.Contains(stranger.errs(), "certificate signed by unknown authority") })
 }
 
 // A configuration that makes no sense is refused, with all reasons.

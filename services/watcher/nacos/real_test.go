@@ -70,7 +70,9 @@ func TestSuite(t *testing.T) {
 			watchertest.Run(t, func(t *testing.T) watchertest.Source {
 				namespaces++
 				namespace := fmt.Sprint("ns", namespaces)
+				there := map[string]string{}
 				put := func(name, value string) {
+					there[name] = value
 					register(t, s, namespace, name, name+".example", `{"version":"`+value+`"}`)
 				}
 				var up func()
@@ -87,6 +89,7 @@ func TestSuite(t *testing.T) {
 					},
 					Put: put,
 					Delete: func(name string) {
+						delete(there, name)
 						deregister(t, s, namespace, name, name+".example")
 					},
 					PutAll: func(values map[string]string) {
@@ -97,7 +100,13 @@ func TestSuite(t *testing.T) {
 						}
 					},
 					Down: func() { up = down(t, s) },
-					Up:   func() { up(); up = nil },
+					Up: func() {
+						up()
+						up = nil
+						for name, value := range there { // a server that is killed loses what came in the last seconds
+							put(name, value)
+						}
+					},
 				}
 			})
 		})
@@ -221,7 +230,7 @@ func (p *provider) end() {
 func (p *provider) register(t testing.TB, service string, hosts ...map[string]any) {
 	t.Helper()
 	for _, h := range hosts {
-		h["serviceName"] = DefaultGroup + "@@" + service // counts for r-nacos, not that of the request
+		delete(h, "serviceName") // for r-nacos it counts, group and all, not that of the request
 		must(t, p.call(t.Context(), "InstanceRequest", map[string]any{
 			"namespace": DefaultNamespace, "serviceName": service, "groupName": DefaultGroup, "type": "registerInstance", "module": "naming", "instance": h,
 		}, nil))

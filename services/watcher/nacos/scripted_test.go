@@ -27,6 +27,8 @@ type scripted struct {
 	script func(kind string, body map[string]any) any
 	// web serves the HTTP API; nil: nothing is there.
 	web http.Handler
+	// options are of the gRPC server: its certificate.
+	options []grpc.ServerOption
 	// silent: the stream opens, and the server confirms nothing.
 	silent bool
 
@@ -51,12 +53,12 @@ type connected struct {
 func newScripted(t testing.TB) *scripted { return newScriptedWeb(t, nil) }
 
 // newScriptedWeb is newScripted with an HTTP API.
-func newScriptedWeb(t testing.TB, web http.Handler) *scripted {
+func newScriptedWeb(t testing.TB, web http.Handler, options ...grpc.ServerOption) *scripted {
 	port, err := testport.Pair(grpcOffset)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &scripted{t: t, port: port, web: web, services: map[serviceID]serviceInfo{}}
+	s := &scripted{t: t, port: port, web: web, options: options, services: map[serviceID]serviceInfo{}}
 	s.start()
 	t.Cleanup(s.stop)
 	return s
@@ -68,7 +70,7 @@ func (s *scripted) start() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.connections = map[string]*connected{}
-	s.grpc = grpc.NewServer(grpc.ForceServerCodecV2(codec{}))
+	s.grpc = grpc.NewServer(append(s.options, grpc.ForceServerCodecV2(codec{}))...)
 	s.grpc.RegisterService(&grpc.ServiceDesc{ServiceName: "Request", Methods: []grpc.MethodDesc{{MethodName: "request", Handler: func(_ any, ctx context.Context, decode func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
 		var p payload
 		if err := decode(&p); err != nil {

@@ -105,7 +105,7 @@ func (r *run) empty(s *service, asked bool, at time.Time) {
 			return // it is held already
 		}
 		s.emptyAt = at
-		r.emptied = append(r.emptied, at)
+		r.emptied = append(slices.DeleteFunc(r.emptied, func(t time.Time) bool { return at.Sub(t) > massWithin }), at)
 	}
 	if due := s.emptyAt.Add(r.limits.confirm); !asked || at.Before(due) {
 		if _, asks := r.later[s]; !asks {
@@ -114,7 +114,6 @@ func (r *run) empty(s *service, asked bool, at time.Time) {
 		return
 	}
 	s.emptyAt = time.Time{}
-	r.emptied = slices.DeleteFunc(r.emptied, func(t time.Time) bool { return at.Sub(t) > massWithin+r.limits.confirm })
 	if n := len(r.emptied); !r.holding && n > max(massServices, len(r.services)/10) {
 		r.hold(fmt.Sprintf("%d services lost all of their instances within %s", n, massWithin))
 		_, _ = r.doubt.Judge(r.counts(), at) // the first read; that of the review is the second

@@ -219,7 +219,9 @@ func (w *Watcher) Run(ctx context.Context, sink watcher.Sink) error {
 			w.keep(r)
 			return fmt.Errorf("no server has answered for %s: %w", w.limits.down, err)
 		}
-		w.cfg.Logger.Warn("connection to Nacos lost; going to the next server", "error", err)
+		if !at.IsZero() { // else this server has not answered either
+			w.cfg.Logger.Warn("connection to Nacos lost; going to the next server", "error", err)
+		}
 		timer := time.NewTimer(w.limits.redial)
 		select {
 		case <-timer.C:
