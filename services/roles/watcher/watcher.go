@@ -27,6 +27,8 @@ import (
 type Options struct {
 	Domain string
 	Shard  ident.Shard
+	// Identity names what the watcher reads, such as a datacenter; empty: nothing does.
+	Identity string
 	// Holder names this process. It is stable over restarts, and different from
 	// the standby's.
 	Holder string

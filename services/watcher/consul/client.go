@@ -236,7 +236,7 @@ func (c *client) reason(ctx context.Context, q query, err error) error {
 	if e := (*url.Error)(nil); errors.As(err, &e) {
 		err = e.Err
 	}
-	if ctx.Err() == context.DeadlineExceeded {
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return fmt.Errorf("%s%s: no answer in %s", c.base, q.path, q.within.Round(time.Second))
 	}
 	if text := err.Error(); strings.Contains(text, "looked like an HTTP/1.1 header") || strings.Contains(text, "readLoopPeekFailLocked") {

@@ -251,7 +251,9 @@ func (r *run) probed(a *agent, names map[string][]string, is answer, err error) 
 	case errors.Is(err, errRefused):
 		return r.refused(err)
 	case err != nil:
-		r.suspect(err)
+		if was == nil { // of several addresses one may be away for long
+			r.suspect(err)
+		}
 		r.limit(err)
 	case is.index < r.index:
 		r.suspect(fmt.Errorf("the index of the catalog went back from %d to %d", r.index, is.index))

@@ -46,7 +46,7 @@ type mesh struct {
 func watch(t *testing.T, s consul.Settings) *mesh {
 	m := &mesh{t: t, status: newStatus(), objects: map[string]watcher.Object{}, said: map[string][]problem.Diagnostic{}, news: make(chan struct{})}
 	w := consul.New(s, m.status)
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)

@@ -106,7 +106,7 @@ func (r *run) took(s *service, a answer, entries []entry, err error) error {
 	}
 	switch {
 	case errors.Is(err, errRefused):
-		return err
+		return r.refused(err)
 	case err != nil:
 		r.suspect(err)
 		r.limit(err)
@@ -134,6 +134,8 @@ func (r *run) took(s *service, a answer, entries []entry, err error) error {
 	}
 	if a.filtered {
 		s.unread, s.index, s.at = errFiltered, a.index, time.Now()
+		s.due = s.at.Add(probeEvery)
+		r.failing[s.name] = s
 		r.unreadable(s)
 		s.leave()
 		if r.following && !r.partial {

@@ -52,15 +52,15 @@ func deregister(t testing.TB, s *nacostest.Server, namespace, service, ip string
 // TST-2: the acceptance suite. Each object is a service with an instance at a host name,
 // so that it is one ServiceEntry.
 func TestSuite(t *testing.T) {
-	for name, down := range map[string]func(*testing.T, *nacostest.Server) (up func()){
-		"SIGKILL": func(t *testing.T, s *nacostest.Server) func() {
-			s.Kill()
-			return func() { must(t, s.Start(context.WithoutCancel(t.Context()))) }
+	for name, fault := range map[string]struct {
+		down, up func(*nacostest.Server) error
+		loses    bool // what came in the last seconds
+	}{
+		"SIGKILL": {
+			func(s *nacostest.Server) error { s.Kill(); return nil },
+			func(s *nacostest.Server) error { return s.Start(context.Background()) }, true,
 		},
-		"SIGSTOP": func(t *testing.T, s *nacostest.Server) func() {
-			must(t, s.Pause())
-			return func() { must(t, s.Resume()) }
-		},
+		"SIGSTOP": {(*nacostest.Server).Pause, (*nacostest.Server).Resume, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -75,10 +75,10 @@ func TestSuite(t *testing.T) {
 					there[name] = value
 					register(t, s, namespace, name, name+".example", `{"version":"`+value+`"}`)
 				}
-				var up func()
+				down := false
 				t.Cleanup(func() {
-					if up != nil {
-						up()
+					if down {
+						must(t, fault.up(s))
 					}
 				})
 				return watchertest.Source{
@@ -99,12 +99,14 @@ func TestSuite(t *testing.T) {
 							put(name, value)
 						}
 					},
-					Down: func() { up = down(t, s) },
+					Down: func() { must(t, fault.down(s)); down = true },
 					Up: func() {
-						up()
-						up = nil
-						for name, value := range there { // a server that is killed loses what came in the last seconds
-							put(name, value)
+						must(t, fault.up(s))
+						down = false
+						for name, value := range there {
+							if fault.loses {
+								put(name, value)
+							}
 						}
 					},
 				}
