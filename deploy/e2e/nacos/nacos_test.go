@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -131,6 +132,9 @@ func (w *world) await(b *rig.Backend, want bool) {
 // PRF-2: from the registration of an instance until Envoy sends requests to it.
 func TestChangeReachesEnvoy(t *testing.T) {
 	w := start(t, 2)
+	if text, err := w.mesh.Show(w.ctx, "sources"); err != nil || !strings.Contains(text, "nacos/public: 1 services, 1 instances; 1 polled, 0 read in turn; the oldest read was") {
+		t.Errorf("sources: %v\n%s", err, text) // REG-15
+	}
 	const changes = 40
 	var took []time.Duration
 	for range changes {

@@ -31,12 +31,10 @@ type Options struct {
 	Identity string
 	// Holder names this process. It is stable over restarts, and different from
 	// the standby's.
-	Holder string
-	// Identity names what the watcher reads; empty: the shard's name says it (REG-12).
-	Identity string
-	Watcher  watcher.Watcher
-	Connect  func(context.Context) (*bus.Conn, error)
-	Process  *process.Process
+	Holder  string
+	Watcher watcher.Watcher
+	Connect func(context.Context) (*bus.Conn, error)
+	Process *process.Process
 	// LogShare is how much of the log the records of the shard may take, in percent;
 	// 0: the default.
 	LogShare int

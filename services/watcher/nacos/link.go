@@ -188,7 +188,7 @@ func (l *link) message(kind, token string, body any) (*payload, error) {
 
 // call sends a request and reads its answer into a value. It repeats the request while the
 // server registers the link, and once with a new token if the server refuses the token.
-func (l *link) call(ctx context.Context, kind string, body, into any) error {
+func (l *link) call(ctx context.Context, kind string, body any, into result) error {
 	ctx, cancel := context.WithTimeout(ctx, l.deadline)
 	defer cancel()
 	again := false
@@ -223,7 +223,7 @@ func (l *link) call(ctx context.Context, kind string, body, into any) error {
 	}
 }
 
-func (l *link) try(ctx context.Context, kind, token string, body, into any) error {
+func (l *link) try(ctx context.Context, kind, token string, body any, into result) error {
 	m, err := l.message(kind, token, body)
 	if err != nil {
 		return err
@@ -232,19 +232,12 @@ func (l *link) try(ctx context.Context, kind, token string, body, into any) erro
 	if err := l.cc.Invoke(ctx, requestMethod, m, &got); err != nil {
 		return fmt.Errorf("%s: %w", kind, err)
 	}
-	var a answer
-	if err := json.Unmarshal(got.body, &a); err != nil {
+	if err := json.Unmarshal(got.body, into); err != nil {
 		return fmt.Errorf("the answer to %s: %w", kind, err)
 	}
 	l.answered.Store(time.Now().UnixNano())
-	if a.ResultCode != codeSuccess {
+	if a := into.outcome(); a.ResultCode != codeSuccess {
 		return &serverError{kind, a.ErrorCode, a.Message}
-	}
-	if into == nil {
-		return nil
-	}
-	if err := json.Unmarshal(got.body, into); err != nil {
-		return fmt.Errorf("the answer to %s: %w", kind, err)
 	}
 	return nil
 }

@@ -34,6 +34,11 @@ type answer struct {
 	Message    string `json:"message"`
 }
 
+func (a *answer) outcome() *answer { return a }
+
+// result is an answer with all that its type has.
+type result interface{ outcome() *answer }
+
 // serverError is an answer that is an error.
 type serverError struct {
 	request string
@@ -46,6 +51,7 @@ func (e *serverError) Error() string {
 }
 
 type checkAnswer struct {
+	answer
 	// The server tells what it can do, by a SetupAckRequest after the setup (Nacos 3).
 	Negotiates bool `json:"supportAbilityNegotiation"`
 }
@@ -69,6 +75,7 @@ type listRequest struct {
 }
 
 type listAnswer struct {
+	answer
 	Count int      `json:"count"`
 	Names []string `json:"serviceNames"`
 }
@@ -94,6 +101,7 @@ type queryRequest struct {
 
 // infoAnswer is the answer to a subscription and to a query.
 type infoAnswer struct {
+	answer
 	Info *serviceInfo `json:"serviceInfo"`
 }
 

@@ -235,7 +235,7 @@ func (p *provider) register(t testing.TB, service string, hosts ...map[string]an
 		delete(h, "serviceName") // for r-nacos it counts, group and all, not that of the request
 		must(t, p.call(t.Context(), "InstanceRequest", map[string]any{
 			"namespace": DefaultNamespace, "serviceName": service, "groupName": DefaultGroup, "type": "registerInstance", "module": "naming", "instance": h,
-		}, nil))
+		}, &answer{}))
 	}
 }
 
@@ -300,6 +300,7 @@ func TestTST5Paused(t *testing.T) {
 	defer minute.Stop()
 	<-minute.C
 	must(t, s.Resume())
+	http.DefaultClient.CloseIdleConnections() // the server ends those that it could not serve
 	register(t, s, DefaultNamespace, "web", "10.0.0.2", "{}")
 	o.awaitEndpoints(t, "web", "10.0.0.1", "10.0.0.2")
 	for _, n := range o.history["web"] {

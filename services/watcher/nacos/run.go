@@ -62,6 +62,7 @@ type attached struct {
 	later   map[*service]time.Time // when to ask about a service again
 	forget  []serviceID            // subscriptions to end
 	order   []*service             // those that this turn of the sweep has yet to ask about
+	owed    float64                // how many of them are due
 
 	full      bool              // a full read is under way
 	reviewing bool              // it is that of a review
@@ -345,7 +346,7 @@ func (r *run) tick(ctx context.Context) error {
 		r.probing = true
 		l, in := r.link, r.in
 		r.running.Go(func() {
-			err := l.call(ctx, healthCheck, struct{}{}, nil)
+			err := l.call(ctx, healthCheck, struct{}{}, &answer{})
 			tell(ctx, in, func() error { return r.probed(err) })
 		})
 	}
@@ -375,8 +376,9 @@ func (r *run) sweep() {
 			r.order = append(r.order, s)
 		}
 	}
-	turns := max(1, int(r.limits.sweep/r.limits.tick))
-	n := min(len(r.order), (len(r.services)+turns-1)/turns)
+	r.owed += float64(len(r.services)) * r.limits.tick.Seconds() / r.limits.sweep.Seconds()
+	n := min(len(r.order), int(r.owed))
+	r.owed -= float64(n)
 	for _, s := range r.order[:n] {
 		if r.services[s.id] == s && s.failures == 0 {
 			r.ask(s)

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
+	"hash/maphash"
 	"slices"
 	"strings"
 	"time"
@@ -30,6 +31,7 @@ type service struct {
 	// are kept encoded, because that takes a third of the memory.
 	hosts     json.RawMessage
 	protected bool
+	sum       uint64 // of hosts as they are published, in any order; 0: not known
 	// held are instances that were published and are missing, and not given up yet.
 	held    []registry.Instance
 	size    int       // instances on the log
@@ -44,7 +46,7 @@ type service struct {
 // reset forgets what belongs to a link.
 func (s *service) reset() {
 	s.subscribed, s.read, s.queued, s.asking, s.again = false, false, false, false, false
-	s.pushes, s.failures, s.err, s.emptyAt = 0, 0, nil, time.Time{}
+	s.pushes, s.failures, s.err, s.emptyAt, s.sum = 0, 0, nil, time.Time{}, 0
 }
 
 // instances returns the believed instances.
@@ -71,12 +73,18 @@ func without(a, b []registry.Instance) []registry.Instance {
 
 // learn takes all of a service, from a push or from an answer.
 func (r *run) learn(s *service, info *serviceInfo, asked bool, at time.Time) {
+	sum := r.sum(info.Hosts)
+	if sum != 0 && sum == s.sum && s.protected == info.Protected && s.failures == 0 {
+		s.readAt = at // nothing new: most queries end here
+		delete(r.reading, s)
+		return
+	}
 	found, _, err := instances(info.Hosts)
 	if err != nil {
 		r.failed(s, err)
 		return
 	}
-	s.read, s.readAt, s.seen, s.failures, s.err = true, at, len(found), 0, nil
+	s.read, s.readAt, s.seen, s.failures, s.err, s.sum = true, at, len(found), 0, nil, 0
 	delete(r.reading, s)
 	if len(found) == 0 && s.size > 0 {
 		r.empty(s, asked, at)
@@ -90,6 +98,23 @@ func (r *run) learn(s *service, info *serviceInfo, asked bool, at time.Time) {
 		s.held = nil
 	}
 	r.publish(s, at)
+	if r.listed && len(s.held) == 0 {
+		s.sum = sum
+	}
+}
+
+// sum returns a hash over instances that does not depend on their order, which is another
+// one in each answer; 0 if they cannot be read.
+func (r *run) sum(hosts json.RawMessage) uint64 {
+	var all []json.RawMessage
+	if json.Unmarshal(hosts, &all) != nil {
+		return 0
+	}
+	sum := uint64(len(all))
+	for _, one := range all {
+		sum += maphash.Bytes(r.seed, one)
+	}
+	return sum
 }
 
 const (
@@ -239,7 +264,7 @@ func (l *link) ask(ctx context.Context, namespace string, id serviceID, subscrib
 
 // unsubscribe ends a subscription.
 func (l *link) unsubscribe(ctx context.Context, namespace string, id serviceID) error {
-	return l.call(ctx, subscribe, subscribeRequest{Namespace: namespace, Service: id.name, Group: id.group, Module: "naming"}, nil)
+	return l.call(ctx, subscribe, subscribeRequest{Namespace: namespace, Service: id.name, Group: id.group, Module: "naming"}, &answer{})
 }
 
 // status says how the registry is read (REG-15).

@@ -13,6 +13,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"log/slog"
 	"slices"
 	"strings"
@@ -152,6 +153,7 @@ func defaultLimits() limits {
 type Watcher struct {
 	cfg    *resolved
 	limits limits
+	seed   maphash.Seed
 
 	// Owned by the goroutine of Run. Runs do not overlap.
 	next int // index of the server to use
@@ -177,7 +179,7 @@ func New(c Config) (*Watcher, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Watcher{cfg: cfg, limits: defaultLimits()}, nil
+	return &Watcher{cfg: cfg, limits: defaultLimits(), seed: maphash.MakeSeed()}, nil
 }
 
 // errAgain ends a run, to be run again: what was unreadable can be read.

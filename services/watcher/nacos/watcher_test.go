@@ -6,6 +6,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"meshlog.dev/proto/ident"
+	"meshlog.dev/services/watcher/registry"
 )
 
 // NAC-5: the connection is set up, requests before the registration are repeated, and
@@ -102,8 +105,13 @@ func TestNAC7Subscribe(t *testing.T) {
 		want = append(want, name)
 	}
 	s.set(id("consumers:com.x.Hello:1.0:g"), at("10.0.0.9"))
-	o := follow(t, Config{Addresses: []string{s.address()}}, quick())
+	status := registry.NewStatus(ident.Shard{Source: Source, Instance: DefaultNamespace})
+	o := follow(t, Config{Addresses: []string{s.address()}, Status: status}, quick())
 	o.awaitServices(t, want...)
+	o.awaitTrue(t, "the status", func() bool { // REG-15
+		r := status.Report()
+		return r.GetServices() == 100 && r.GetInstances() == 100 && r.GetPolled() == 100 && r.GetSwept() == 0 && r.GetDoubted() == "" && r.GetOldestRead() != nil
+	})
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.most > requests {
@@ -142,9 +150,6 @@ func TestNAC8Order(t *testing.T) {
 	close(release)
 	o.awaitTrue(t, "asked again", func() bool { return s.count(serviceQuery) > queries+1 })
 	o.awaitEndpoints(t, "web", "10.0.0.2")
-	for _, n := range o.lists {
-		t.Log(len(n.Objects))
-	}
 }
 
 // NAC-9: a push that got lost is made good by a query.
@@ -203,13 +208,17 @@ func TestNAC16Mass(t *testing.T) {
 	s.set(id("web"), at("10.0.0.1"))
 	l := quick()
 	l.hold = 3 * time.Second
-	o := follow(t, Config{Addresses: []string{s.address()}}, l)
+	status := registry.NewStatus(ident.Shard{Source: Source, Instance: DefaultNamespace})
+	o := follow(t, Config{Addresses: []string{s.address()}, Status: status}, l)
 	o.awaitTrue(t, "services", func() bool { return len(o.services()) == 31 })
 	start := time.Now()
 	for i := range 30 {
 		s.set(id(fmt.Sprint("s", i)))
 	}
 	o.awaitTrue(t, "a warning", func() bool { return strings.Count(o.told(), "are missing in Nacos") == 30 })
+	o.awaitTrue(t, "the status", func() bool {
+		return strings.Contains(status.Report().GetDoubted(), "services lost all of their instances within 30s; 30 instances are held")
+	})
 	s.set(id("s7"), at("10.0.0.7"))
 	s.set(id("web"), at("10.0.0.2"))
 	o.awaitEndpoints(t, "web", "10.0.0.2")
@@ -219,6 +228,7 @@ func TestNAC16Mass(t *testing.T) {
 		t.Errorf("given up after %s", held)
 	}
 	o.awaitEndpoints(t, "s7", "10.0.0.7")
+	o.awaitTrue(t, "no doubt", func() bool { return status.Report().GetDoubted() == "" })
 }
 
 // NAC-16: with keep-empty a service never becomes empty, also when it is not listed.
