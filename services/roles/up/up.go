@@ -126,7 +126,7 @@ func (s *Settings) Check() error {
 	case s.Kube.Kubeconfig == "" && !s.watchesConsul() && !s.watchesNacos():
 		config = process.Invalid("config", "is missing: give the directory of YAML to serve, the cluster to watch with --kubeconfig, the agents of a Consul datacenter with --consul, or the servers of a Nacos registry with --nacos")
 	}
-	var datacenter, registry error
+	var datacenter, registry, authority error
 	if s.watchesNacos() {
 		registry = s.Nacos.Check()
 	}
