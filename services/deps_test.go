@@ -269,6 +269,11 @@ var laws = []law{
 	},
 	{
 		of:     []string{module + "..."},
+		never:  []string{"github.com/hashicorp/consul/..."},
+		reason: "the watcher of Consul has a client of its own, which reads no environment and shows the headers of ACLs",
+	},
+	{
+		of:     []string{module + "..."},
 		except: append(slices.Clip(tests), module+"watcher/kube/...", module+"roles/up", module+"roles/kube", module+"roles/ca", module+"cmd/ca", module+"cmd/watcher-kube", module+"cmd/meshlog"),
 		never:  []string{"k8s.io/client-go/..."},
 		reason: "client-go belongs to the Kubernetes watcher, to the CA, whose tokens an API server reviews, and to the processes that run one",

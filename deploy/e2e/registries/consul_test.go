@@ -136,7 +136,7 @@ func TestConsulDies(t *testing.T) {
 	load, err := rig.StartLoad(ctx, w.url, 2)
 	must(t, err)
 	text, err := w.mesh.Show(ctx, "sources")
-	if err != nil || !strings.Contains(text, "consul/dc1: 1 services, 3 instances; 1 polled, 0 read in turn; the oldest read was") {
+	if err != nil || !strings.Contains(text, "consul/dc1: 1 service, 3 instances; 1 polled, 0 read in turn; the oldest read was") {
 		t.Errorf("sources: %v\n%s", err, text)
 	}
 	w.consul.Kill()
@@ -189,5 +189,55 @@ func TestConsulChanges(t *testing.T) {
 	t.Logf("%d requests in a minute, none failed; commit to Envoy: p50 %s, p90 %s, max %s", tally.Sent, took[len(took)/2], took[len(took)*9/10], took[len(took)-1])
 	if tally.Sent < 30000 {
 		t.Errorf("%d requests are too few", tally.Sent)
+	}
+}
+
+// REG-12: a second watcher-consul of the datacenter stands by; one of another datacenter, under
+// the same name, ends and says what to do.
+func TestConsulTwins(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	c := consultest.Start(t, consultest.Options{})
+	must(t, c.Put(ctx, "/v1/catalog/register", map[string]any{"Node": "n", "Address": "127.0.0.1", "Service": map[string]any{"Service": "web", "Port": 80}}, nil))
+	dir := t.TempDir()
+	must(t, os.Mkdir(filepath.Join(dir, "config"), 0o700))
+	m, err := rig.UpWith(ctx, dir, nil, "--config", filepath.Join(dir, "config"), "--bus-watcher", "consul/x")
+	must(t, err)
+	t.Cleanup(m.End)
+	root, err := program.Root()
+	must(t, err)
+	run := func(id, datacenter string) *program.Process {
+		p, err := program.Start(id, dir, []string{
+			filepath.Join(root, "bin", "watcher-consul"), "--id", id, "--instance", "x", "--consul", c.Addr, "--consul-datacenter", datacenter,
+			"--bus", filepath.Join(m.Data, "bus"), "--bus-nkey", filepath.Join(m.Data, "auth", "watcher-consul-x.nk"), "--admin", "127.0.0.1:0",
+		})
+		must(t, err)
+		t.Cleanup(p.Kill)
+		return p
+	}
+	shows := func(words ...string) {
+		t.Helper()
+		must(t, program.Until(ctx, fmt.Sprintf("sources to show %q", words), func(ctx context.Context) error {
+			text, err := m.Show(ctx, "sources")
+			for _, word := range words {
+				if err == nil && !strings.Contains(text, word) {
+					err = errors.New(text)
+				}
+			}
+			return err
+		}))
+	}
+	run("first", consultest.Datacenter)
+	shows("consul/x", "first", "1 service, 1 instance")
+	run("second", consultest.Datacenter)
+	shows("second")
+	other := run("other", "dc2")
+	select {
+	case <-other.Done():
+	case <-ctx.Done():
+		t.Fatal("the watcher of another datacenter goes on")
+	}
+	if said := other.Tail(20); !strings.Contains(said, "source consul/x is datacenter dc1, this is datacenter dc2: give it another --instance") {
+		t.Errorf("it ended with:\n%s", said)
 	}
 }

@@ -143,7 +143,8 @@ func sourceNotes(v *command.Source, now time.Time) (notes []string) {
 
 // registryNotes notes how a registry is read (REG-15).
 func registryNotes(r *command.Registry, now time.Time, note func(format string, args ...any)) {
-	text := fmt.Sprintf("%d services, %d instances; %d polled, %d read in turn", r.Services, r.Instances, r.Polled, r.Swept)
+	text := fmt.Sprintf("%s, %s; %d polled, %d read in turn", command.Plural(int(r.Services), "service", "services"),
+		command.Plural(int(r.Instances), "instance", "instances"), r.Polled, r.Swept)
 	if !r.OldestRead.IsZero() {
 		text += "; the oldest read was " + command.Since(r.OldestRead, now)
 	}

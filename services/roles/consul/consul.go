@@ -41,7 +41,7 @@ func (s *Settings) UpFlags(fs *pflag.FlagSet) {
 	fs.StringSliceVar(&s.Addresses, "consul", s.Addresses, "`addresses` of agents of a Consul datacenter to watch, as 127.0.0.1:8500 or https://consul.example.com:8501, separated by commas; they share the work, and if one is away the others do it. Prefer https: by plain HTTP only 150 services of an address are seen to change at once")
 	fs.StringVar(&s.Datacenter, "consul-datacenter", s.Datacenter, "`name` of the Consul datacenter. "+
 		"Set it if it is not Consul's default")
-	fs.StringVar(&s.TokenFile, "consul-token-file", s.TokenFile, "`file` with the ACL token for Consul, read again when Consul refuses it. It needs service_prefix \"\" and node_prefix \"\" with policy read. "+
+	fs.StringVar(&s.TokenFile, "consul-token-file", s.TokenFile, "`file` with the ACL token for Consul, read again when Consul refuses it. It needs service_prefix \"\" and node_prefix \"\" with policy read. By plain HTTP it can be read on the network. "+
 		"Set it if Consul has ACLs")
 	fs.StringVar(&s.CAFile, "consul-ca", s.CAFile, "PEM `file` with the CAs of Consul's certificates. "+
 		"Set it if this machine does not already trust them")

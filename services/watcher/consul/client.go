@@ -141,6 +141,8 @@ func transport(config *tls.Config, connections int) *http.Transport {
 	return &http.Transport{
 		TLSClientConfig: config, ForceAttemptHTTP2: true, MaxConnsPerHost: connections, MaxIdleConnsPerHost: connections,
 		TLSHandshakeTimeout: probeWithin, DisableCompression: true, IdleConnTimeout: time.Minute,
+		// Else polls hang on a connection whose other end is gone.
+		HTTP2: &http.HTTP2Config{SendPingTimeout: 15 * time.Second, PingTimeout: probeWithin},
 	}
 }
 

@@ -38,6 +38,7 @@ func (r *run) follow(ctx context.Context) error {
 	sweep := time.NewTicker(readEvery)
 	defer sweep.Stop()
 	r.plan(ctx, time.Now())
+	r.report(time.Now())
 	for {
 		r.dispatch(ctx)
 		if err := r.flush(ctx); err != nil {

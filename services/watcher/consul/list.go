@@ -140,6 +140,5 @@ func (r *run) listed(ctx context.Context) error {
 		}
 	}
 	r.move = true
-	r.report(now)
 	return r.sink.List(ctx, l)
 }

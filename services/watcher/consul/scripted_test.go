@@ -230,6 +230,26 @@ func TestCON1Protocol(t *testing.T) {
 	m.await("no protocol", 5*time.Second, port("port-80"))
 }
 
+// CON-20, CON-17: a service that gets an excluded tag is hidden, and is back without it. One
+// with proxies only is never there.
+func TestCON20Hidden(t *testing.T) {
+	a := newAgent(t)
+	a.set("/v1/catalog/services", reply{index: 10, body: `{"consul": [], "web": [], "web-proxy": []}`})
+	a.set("/v1/health/service/web-proxy", reply{index: 10, body: strings.ReplaceAll(strings.ReplaceAll(instances("5"), "web", "web-proxy"), `"ID"`, `"Kind": "connect-proxy", "ID"`)})
+	o := settings(a.Listener.Addr().String())
+	o.ExcludeTags = []string{"k8s"}
+	m := watch(t, o)
+	m.await("web alone", 5*time.Second, func() bool { return m.has("1", "2")() && m.services() == 1 })
+	if n := a.count("/v1/health/service/consul"); n != 0 {
+		t.Errorf("consul was read %d times", n)
+	}
+	names := a.poll("/v1/catalog/services")
+	names <- reply{index: 11, body: `{"consul": [], "web": ["k8s"], "web-proxy": []}`}
+	m.await("no service", 5*time.Second, func() bool { return len(m.objects) == 0 && !m.partial })
+	names <- reply{index: 12, body: `{"consul": [], "web": [], "web-proxy": []}`}
+	m.await("web again", 5*time.Second, m.has("1", "2"))
+}
+
 // REG-10, REG-14: a token that is refused takes the source down; the problem names the file
 // and not the token. So does an agent of another datacenter.
 func TestREG10Refused(t *testing.T) {
