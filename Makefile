@@ -17,7 +17,7 @@ MODULES := proto proto/jsapi deploy/testkit events store services deploy/e2e
 UNITS := ./proto/... ./deploy/testkit/... ./events/... ./store/... ./services/...
 E2E := ./deploy/e2e/...
 # Programs that only tests run, each apart.
-TOOL_MODULES := deploy/e2e/tools/promql deploy/e2e/tools/kustomize
+TOOL_MODULES := deploy/e2e/tools/promql deploy/e2e/tools/kustomize deploy/e2e/tools/nacosprovider
 
 TOOL := deploy/tools/get
 # Shows how far a long step is.

@@ -151,9 +151,14 @@ var laws = []law{
 		of: []string{module + "watcher/..."},
 		never: []string{
 			module + "frontend/...", module + "builder/...", module + "mesh/fold", module + "mesh/xds/...", module + "roles/...", module + "operate/...",
-			"meshlog.dev/store/...", "github.com/nats-io/...", "google.golang.org/grpc/...",
+			"meshlog.dev/store/...", "github.com/nats-io/...",
 		},
 		reason: "the log is the only way in: a watcher publishes what it sees and does not know how it is used",
+	},
+	{
+		of: []string{module + "watcher/..."}, except: []string{module + "watcher/nacos"},
+		never:  []string{"google.golang.org/grpc/..."},
+		reason: "only the watchers of sources that speak gRPC pay for it (REG-13)",
 	},
 	{
 		of: []string{module + "builder/..."}, except: []string{module + "builder/streams"},
@@ -190,6 +195,11 @@ var laws = []law{
 		of:     []string{module + "ca/jointoken"},
 		never:  []string{module + "ca/signer", module + "ca/authn", "google.golang.org/grpc/...", "net/http", "k8s.io/..."},
 		reason: "the command line makes join tokens, and has no use for the CA's key",
+	},
+	{
+		of: []string{module + "..."}, except: append(slices.Clip(tests), module+"watcher/nacos", module+"roles/nacos", module+"roles/up", module+"cmd/watcher-nacos", module+"cmd/meshlog"),
+		never:  []string{module + "watcher/nacos"},
+		reason: "only the processes that watch Nacos link its client (REG-13)",
 	},
 	{
 		of: []string{module + "roles/ca", module + "cmd/ca"},

@@ -21,6 +21,9 @@ import (
 	"meshlog.dev/deploy/testkit/testport"
 )
 
+// grpcOffset is how far the port of gRPC is from that of HTTP.
+const grpcOffset = 1000
+
 // Options change the server. The zero value is a server without authentication.
 type Options struct {
 	// User and Password turn authentication on and are its only account, an
@@ -34,7 +37,8 @@ type Options struct {
 // its ports and, unless Wipe is called, its data. Ephemeral instances are not data.
 type Server struct {
 	*program.Server
-	// Addr is the address of the HTTP API, GRPC that of the gRPC API.
+	// Addr is the address of the HTTP API, GRPC that of the gRPC API, whose port is 1000
+	// higher: clients know only the first.
 	Addr, GRPC string
 	// User and Password are those of Options.
 	User, Password string
@@ -65,12 +69,15 @@ func StartIn(ctx context.Context, dir string, o Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	var http, grpc, console int
-	for _, port := range []*int{&http, &grpc, &console} {
-		if *port, err = testport.TCP(); err != nil {
-			return nil, err
-		}
+	http, err := testport.Pair(grpcOffset)
+	if err != nil {
+		return nil, err
 	}
+	console, err := testport.TCP()
+	if err != nil {
+		return nil, err
+	}
+	grpc := http + grpcOffset
 	s := &Server{Addr: loopback(http), GRPC: loopback(grpc), User: o.User, Password: o.Password, data: filepath.Join(dir, "data")}
 	env := []string{
 		"RNACOS_HTTP_PORT=" + strconv.Itoa(http), "RNACOS_GRPC_PORT=" + strconv.Itoa(grpc),

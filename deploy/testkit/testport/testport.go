@@ -45,6 +45,30 @@ func Both() (int, error) {
 	})
 }
 
+// Pair returns a TCP port on loopback. It and the port that is by higher are free and given
+// once, as those of TCP: for servers that derive one port from another.
+func Pair(by int) (int, error) {
+	var second net.PacketConn
+	port, err := claim(first, last-by, func(port int) int { return port }, func(port int) error {
+		c, err := listenUDP(port + by)
+		if err != nil {
+			return err
+		}
+		if err := errors.Join(listenTCP(port), listenTCP(port+by)); err != nil {
+			return errors.Join(err, c.Close())
+		}
+		second = c
+		return nil
+	})
+	if err != nil {
+		return 0, err
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	claims = append(claims, second)
+	return port, nil
+}
+
 // claim tries ports between first and last until one can be claimed and is free.
 func claim(first, last int, socket func(port int) int, free func(port int) error) (int, error) {
 	var refused error

@@ -120,3 +120,25 @@ func TestBoth(t *testing.T) {
 		defer udp.Close()
 	}
 }
+
+func TestPair(t *testing.T) {
+	taken := map[int]bool{}
+	for range 50 {
+		port, err := testport.Pair(1000)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range []int{port, port + 1000} {
+			if taken[p] {
+				t.Errorf("port %d was given twice", p)
+			}
+			taken[p] = true
+			l, err := net.Listen("tcp4", fmt.Sprint("127.0.0.1:", p))
+			if err != nil {
+				t.Errorf("port %d is not free: %v", p, err)
+				continue
+			}
+			_ = l.Close()
+		}
+	}
+}

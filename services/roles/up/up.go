@@ -6,11 +6,12 @@
 //	            ca (--ca) ─────>
 //	ISSUERS ───> watcher/jwks ─>
 //	DATACENTER > watcher/consul >
+//	NACOS ─────> watcher/nacos ─>
 //
 // Each role has its own account and connection on the bus, its own file and its own
 // reports.
-// Packages roles/builder, roles/frontend, roles/watcher, roles/kube, roles/jwks, roles/consul and
-// roles/ca run it in the same way in a process of its own.
+// Packages roles/builder, roles/frontend, roles/watcher, roles/kube, roles/jwks, roles/consul,
+// roles/nacos and roles/ca run it in the same way in a process of its own.
 package up
 
 import (
@@ -38,6 +39,7 @@ import (
 	"meshlog.dev/services/roles/frontend"
 	"meshlog.dev/services/roles/jwks"
 	"meshlog.dev/services/roles/kube"
+	"meshlog.dev/services/roles/nacos"
 	watcherroles "meshlog.dev/services/roles/watcher"
 	"meshlog.dev/services/watcher"
 )
@@ -51,6 +53,8 @@ type Settings struct {
 	Kube kube.Settings
 	// Consul is the datacenter to watch, if it has Addresses.
 	Consul consul.Settings
+	// Nacos is the registry to watch, if it has Addresses.
+	Nacos nacos.Settings
 	// Data is the data directory, created if it is missing: nats/ is the bus,
 	// builder/ and frontend/ hold a file each, keys/ the sealed private keys, bus has
 	// the address of the bus, auth/ the keys of its users.
@@ -75,7 +79,7 @@ type Settings struct {
 // DefaultSettings returns settings without Data and without a source to watch.
 func DefaultSettings() *Settings {
 	return &Settings{
-		BusListen: "127.0.0.1:0", Kube: kube.DefaultSettings(), Consul: consul.DefaultSettings(), Frontend: frontend.DefaultSettings(), Builder: builder.DefaultSettings(),
+		BusListen: "127.0.0.1:0", Kube: kube.DefaultSettings(), Consul: consul.DefaultSettings(), Nacos: nacos.DefaultSettings(), Frontend: frontend.DefaultSettings(), Builder: builder.DefaultSettings(),
 		Watcher: watcherroles.DefaultSettings(), JWKS: jwks.DefaultSettings(), Authority: ca.UpSettings(),
 	}
 }
@@ -92,6 +96,7 @@ func (s *Settings) Flags(fs *pflag.FlagSet) {
 	fs.Lookup("kubeconfig").Usage = "kubeconfig `file` with the API server's address and credentials. " +
 		"Set it to watch a cluster, with or without a directory in --config"
 	s.Consul.UpFlags(fs)
+	s.Nacos.UpFlags(fs)
 	s.Frontend.Flags(fs)
 	fs.Lookup("seal-key-file").Usage += ". It also seals the key of the certificate authority, with --ca"
 	s.Builder.Flags(fs)
@@ -118,30 +123,38 @@ func (s *Settings) Check() error {
 	switch {
 	case s.Config != "" || s.Certificates != "":
 		config = s.Directories.Check(s.Kube.Secrets)
-	case s.Kube.Kubeconfig == "" && !s.watchesConsul():
-		config = process.Invalid("config", "is missing: give the directory of YAML to serve, the cluster to watch with --kubeconfig, or the agents of a Consul datacenter with --consul")
+	case s.Kube.Kubeconfig == "" && !s.watchesConsul() && !s.watchesNacos():
+		config = process.Invalid("config", "is missing: give the directory of YAML to serve, the cluster to watch with --kubeconfig, the agents of a Consul datacenter with --consul, or the servers of a Nacos registry with --nacos")
 	}
-	var datacenter error
+	var datacenter, registry, authority error
+	if s.watchesNacos() {
+		registry = s.Nacos.Check()
+	}
 	if s.watchesConsul() {
 		datacenter = s.Consul.Check()
 	}
-	var authority error
 	if s.CA {
 		authority = s.authority().Check()
 	} else if len(s.Frontend.Serving.Names) > 0 {
 		authority = process.Invalid("xds-names", "needs the certificate authority: give --ca")
 	}
 	_, watchers := s.roles()
-	return errors.Join(config, datacenter, watchers, authority, process.CheckData(s.Data), s.Kube.Check(), s.Revision.Check(), s.Frontend.Check(), s.Builder.Check(), s.Watcher.Check(), s.JWKS.Check())
+	return errors.Join(config, datacenter, registry, watchers, authority, process.CheckData(s.Data), s.Kube.Check(), s.Revision.Check(), s.Frontend.Check(), s.Builder.Check(), s.Watcher.Check(), s.JWKS.Check())
 }
 
 // watchesConsul reports whether the settings name a datacenter.
 func (s *Settings) watchesConsul() bool { return len(s.Consul.Addresses) > 0 }
 
+// watchesNacos reports whether the settings name a registry.
+func (s *Settings) watchesNacos() bool { return len(s.Nacos.Addresses) > 0 }
+
 // Verify checks the directories and files that the settings name, and writes the
 // problems of documents to w.
 func (s *Settings) Verify(ctx context.Context, w io.Writer) error {
-	var directory, cluster, datacenter, authority error
+	var directory, cluster, datacenter, registry, authority error
+	if s.watchesNacos() {
+		registry = s.Nacos.Verify()
+	}
 	if s.Config != "" {
 		directory = s.Directories.Verify(ctx, s.Kube.Secrets, w)
 	}
@@ -154,7 +167,7 @@ func (s *Settings) Verify(ctx context.Context, w io.Writer) error {
 	if s.CA {
 		authority = s.authority().Verify()
 	}
-	return errors.Join(directory, cluster, datacenter, authority, process.VerifyData(s.Data), s.Frontend.Verify(), s.JWKS.Verify())
+	return errors.Join(directory, cluster, datacenter, registry, authority, process.VerifyData(s.Data), s.Frontend.Verify(), s.JWKS.Verify())
 }
 
 // roles returns the users of the bus: a role for each part of this process, for the
@@ -171,6 +184,9 @@ func (s *Settings) roles() ([]bus.Role, error) {
 	}
 	if s.Kube.Kubeconfig != "" {
 		add(s.Kube.Role())
+	}
+	if s.watchesNacos() {
+		add(bus.Watcher(s.Nacos.Shard()))
 	}
 	if s.watchesConsul() {
 		add(s.Consul.Role())
@@ -250,7 +266,7 @@ func Run(ctx context.Context, p *process.Process, s *Settings) error {
 		return err
 	}
 
-	p.Log.Info("up", append(ports.Attrs(), "config", s.Config, "kubeconfig", s.Kube.Kubeconfig, "consul", s.Consul.Addresses, "data", s.Data, "bus", server.URL())...)
+	p.Log.Info("up", append(ports.Attrs(), "config", s.Config, "kubeconfig", s.Kube.Kubeconfig, "consul", s.Consul.Addresses, "nacos", s.Nacos.Addresses, "data", s.Data, "bus", server.URL())...)
 	return process.RunStages(ctx,
 		// version chain -> frontend -> Envoys. It drains first: while its
 		// streams end, everything behind it is still there.
@@ -339,13 +355,8 @@ func (s *Settings) sources(p *process.Process, connect connector) (all process.S
 		}
 		all = append(all, cluster.Run)
 	}
-	if s.watchesConsul() {
-		shard := s.Consul.Shard()
-		required = append(required, &configv1.RequiredSource{Source: shard.Source, Instance: shard.Instance, AcceptPartial: true})
-		all = append(all, func(ctx context.Context) error {
-			return s.Consul.Run(ctx, consul.Options{Domain: process.DefaultDomain, Holder: id, Connect: connectAs(shard), Process: p, LogShare: s.Watcher.LogShare})
-		})
-	}
+	registries, listed := s.registries(p, connectAs)
+	all, required = append(all, registries...), append(required, listed...)
 	if s.CA {
 		required = append(required, &configv1.RequiredSource{Source: ca.Shard.Source, Instance: ca.Shard.Instance})
 		all = append(all, func(ctx context.Context) error {
@@ -363,6 +374,27 @@ func (s *Settings) sources(p *process.Process, connect connector) (all process.S
 	}
 	watch(ownShard, policy, nil)
 	return all, keepers, nil
+}
+
+// registries returns the watchers of registries, and those of them that must have listed
+// before anything is published.
+func (s *Settings) registries(p *process.Process, connectAs func(ident.Shard) func(context.Context) (*bus.Conn, error)) (all process.Stage, required []*configv1.RequiredSource) {
+	if s.watchesConsul() {
+		shard := s.Consul.Shard()
+		required = append(required, &configv1.RequiredSource{Source: shard.Source, Instance: shard.Instance, AcceptPartial: true})
+		all = append(all, func(ctx context.Context) error {
+			return s.Consul.Run(ctx, consul.Options{Domain: process.DefaultDomain, Holder: id, Connect: connectAs(shard), Process: p, LogShare: s.Watcher.LogShare})
+		})
+	}
+	if s.watchesNacos() {
+		shard := s.Nacos.Shard()
+		all = append(all, func(ctx context.Context) error { // not required: a registry that is down delays no version
+			return s.Nacos.Run(ctx, nacos.Options{
+				Domain: process.DefaultDomain, Holder: id, Connect: connectAs(shard), Process: p, LogShare: s.Watcher.LogShare, Optional: true,
+			})
+		})
+	}
+	return all, required
 }
 
 // free returns an error if another process listens on addr.
