@@ -37,7 +37,7 @@ func (x *policyIndex) fetch(selected SelectorSet) bool {
 // root namespace ask authorizers, and fetch keys, from all scopes.
 func (pc *PushContext) homesOf(group selects, policies []*policy) []string {
 	homes := []string{group.namespace}
-	if group.namespace == pc.settings.rootNamespace && (asks(policies) || fetches(policies)) {
+	if group.namespace == pc.settings.rootNamespace && !group.local && (asks(policies) || fetches(policies)) {
 		homes = append(append(homes, ""), pc.services.scopes.Names()...)
 		if fetches(policies) {
 			homes = append(homes, pc.rules.scopes.Names()...)

@@ -29,22 +29,42 @@ type policyIndex struct {
 }
 
 // selects names workloads: those of a namespace that have these labels. A policy in
-// the root namespace selects workloads of all namespaces.
-type selects struct{ namespace, labels string }
+// the root namespace selects workloads of all namespaces, unless it is local: its target
+// is a Gateway, which is in the namespace of the policy.
+type selects struct {
+	namespace, labels string
+	local             bool
+}
 
 // text returns the text of a group in a class.
-func (s selects) text() string { return s.namespace + "/" + s.labels }
+func (s selects) text() string {
+	if s.local {
+		return s.namespace + "//" + s.labels // no label begins with a slash
+	}
+	return s.namespace + "/" + s.labels
+}
 
 // selectsOf returns the group of a text.
 func selectsOf(text string) selects {
 	namespace, labels, _ := strings.Cut(text, "/")
-	return selects{namespace, labels}
+	labels, local := strings.CutPrefix(labels, "/")
+	return selects{namespace, labels, local}
+}
+
+// in reports whether workloads of a namespace can be among those.
+func (s selects) in(namespace, root string) bool {
+	return s.namespace == namespace || s.namespace == root && !s.local
 }
 
 // policy is an object with one of the things that it selects.
 type policy struct {
 	*world.Object
 	labels map[string]string
+	local  bool // as in selects
+}
+
+func (p *policy) selects() selects {
+	return selects{p.Key.Namespace, selectorText(p.labels), p.local}
 }
 
 // MemberKey returns the key of the policy.
@@ -81,18 +101,18 @@ func newPolicies(o *world.Object) []*policy {
 		labels, targets = m.Inner.GetSelector().GetMatchLabels(), kind.Targets(m.Inner)
 	}
 	if len(targets) == 0 {
-		return []*policy{{o, labels}}
+		return []*policy{{Object: o, labels: labels}}
 	}
 	var all []*policy
 	for _, t := range targets {
 		switch t.GetKind() {
 		case "Gateway":
-			all = append(all, &policy{o, map[string]string{gatewayNameLabel: t.GetName()}})
+			all = append(all, &policy{Object: o, labels: map[string]string{gatewayNameLabel: t.GetName()}, local: true})
 		case "GatewayClass":
-			all = append(all, &policy{o, map[string]string{gatewayClassLabel: t.GetName()}})
+			all = append(all, &policy{Object: o, labels: map[string]string{gatewayClassLabel: t.GetName()}})
 		case "Service", "ServiceEntry": // of waypoints, which do not exist here (POL-14)
 		default: // it may select any workload
-			all = append(all, &policy{o, nil})
+			all = append(all, &policy{Object: o})
 		}
 	}
 	return all
@@ -116,7 +136,7 @@ func (x policyIndex) next(t *transition, changes []change) policyIndex {
 	for _, c := range changes {
 		for o, after := range c.versions() {
 			for _, p := range newPolicies(o) {
-				edit.Keep(selects{p.Key.Namespace, selectorText(p.labels)}, p, after)
+				edit.Keep(p.selects(), p, after)
 			}
 		}
 		var ds []problem.Diagnostic
@@ -141,7 +161,7 @@ func (x policyIndex) next(t *transition, changes []change) policyIndex {
 func (x *policyIndex) selected(s *settings, p *proxy.Proxy) (all, authorization SelectorSet) {
 	var texts, some []string
 	for group, policies := range x.bySelector.All() {
-		if (group.namespace == p.Namespace || group.namespace == s.rootNamespace) && matchLabels(policies[0].labels, p.Labels) {
+		if group.in(p.Namespace, s.rootNamespace) && matchLabels(policies[0].labels, p.Labels) {
 			texts = append(texts, group.text())
 			if authorizes(policies) {
 				some = append(some, group.text())

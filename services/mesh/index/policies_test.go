@@ -32,15 +32,19 @@ func TestPoliciesOfRouters(t *testing.T) {
 		objects []Change
 		want    int
 	}{
-		"no policy":                 {nil, nobody},
-		"of the namespace":          {[]Change{policy("edge", &security.AuthorizationPolicy{})}, both},
-		"of another namespace":      {[]Change{policy("shop", &security.AuthorizationPolicy{})}, nobody},
-		"of the root namespace":     {[]Change{policy("istio-system", &security.AuthorizationPolicy{})}, both},
-		"by labels":                 {[]Change{policy("edge", &security.AuthorizationPolicy{Selector: labels("edge")})}, both},
-		"by labels of the root":     {[]Change{policy("istio-system", &security.AuthorizationPolicy{Selector: labels("edge")})}, both},
-		"by other labels":           {[]Change{policy("edge", &security.AuthorizationPolicy{Selector: labels("other")})}, nobody},
-		"by Gateway":                {[]Change{policy("edge", target("Gateway", "gw"))}, both},
-		"by another Gateway":        {[]Change{policy("edge", target("Gateway", "other"))}, nobody},
+		"no policy":              {nil, nobody},
+		"of the namespace":       {[]Change{policy("edge", &security.AuthorizationPolicy{})}, both},
+		"of another namespace":   {[]Change{policy("shop", &security.AuthorizationPolicy{})}, nobody},
+		"of the root namespace":  {[]Change{policy("istio-system", &security.AuthorizationPolicy{})}, both},
+		"by labels":              {[]Change{policy("edge", &security.AuthorizationPolicy{Selector: labels("edge")})}, both},
+		"by labels of the root":  {[]Change{policy("istio-system", &security.AuthorizationPolicy{Selector: labels("edge")})}, both},
+		"by other labels":        {[]Change{policy("edge", &security.AuthorizationPolicy{Selector: labels("other")})}, nobody},
+		"by Gateway":             {[]Change{policy("edge", target("Gateway", "gw"))}, both},
+		"by another Gateway":     {[]Change{policy("edge", target("Gateway", "other"))}, nobody},
+		"by Gateway of the root": {[]Change{policy("istio-system", target("Gateway", "gw"))}, nobody},
+		"by its label, of the root": {[]Change{policy("istio-system", &security.AuthorizationPolicy{Selector: &typev1beta1.WorkloadSelector{
+			MatchLabels: map[string]string{"gateway.networking.k8s.io/gateway-name": "gw"},
+		}})}, both},
 		"by Service (POL-14)":       {[]Change{policy("edge", target("Service", "gw"))}, nobody},
 		"by an unknown kind":        {[]Change{policy("edge", target("Thing", "gw"))}, both},
 		"of tokens":                 {[]Change{Object("RequestAuthentication", "edge", "p", &security.RequestAuthentication{})}, requests},

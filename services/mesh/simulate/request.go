@@ -169,7 +169,7 @@ func forwarded(m *hcmv3.HttpConnectionManager, c Call, policies *policies) bool 
 // tokenLine stands for the line of a header with Call.Token.
 const tokenLine = "Bearer token"
 
-// withToken returns the headers of a request, with the one in which its token is. The
+// withToken returns the headers that Envoy receives, with the one in which the token is. The
 // filter that verifies tokens reads Call.Token instead, and changes these.
 func withToken(c Call) map[string][]string {
 	all := map[string][]string{}
@@ -177,7 +177,8 @@ func withToken(c Call) map[string][]string {
 		all["authorization"] = []string{tokenLine}
 	}
 	for name, lines := range c.Headers {
-		all[strings.ToLower(name)] = lines
+		name = strings.ToLower(name)
+		all[name] = received(name, lines)
 	}
 	return all
 }

@@ -22,7 +22,7 @@ type shown struct {
 }
 
 // shownTo returns the tokens that a provider finds, in the order in which Envoy looks for
-// them. Lines of the header Authorization are one text for Envoy.
+// them.
 func shownTo(of *jwtv3.JwtProvider, c Call) []shown {
 	var all []shown
 	headers, params := of.GetFromHeaders(), of.GetFromParams()
@@ -34,11 +34,7 @@ func shownTo(of *jwtv3.JwtProvider, c Call) []shown {
 	})
 	for _, h := range headers {
 		name := strings.ToLower(h.GetName())
-		lines := c.lines(name)
-		if name == "authorization" && len(lines) > 1 {
-			lines = []string{strings.Join(lines, ",")}
-		}
-		for _, line := range lines {
+		for _, line := range c.lines(name) {
 			if _, rest, ok := strings.Cut(line, h.GetValuePrefix()); ok {
 				if start := strings.IndexFunc(rest, isTokenChar); start >= 0 && h.GetValuePrefix() != "" {
 					rest = rest[start:]

@@ -81,6 +81,11 @@ var attacks = []attack{
 		passes: []string{"GET /", "GET /|x-role: admin"},
 		denied: []string{"GET /|X-ROLE: user", "GET /|x-role: user|x-role: admin", "GET /|x-role: admin|x-role: user"},
 	},
+	{
+		name: "POL-8: lines that Envoy joins", spec: `{action: DENY, rules: [{when: [{key: "request.headers[user-agent]", values: [bot, "x,bot"]}]}]}`,
+		passes: []string{"GET /", "GET /|User-Agent: bot|User-Agent: a", "GET /|User-Agent: bot,a"},
+		denied: []string{"GET /|User-Agent: bot", "GET /|User-Agent: x|User-Agent: bot"},
+	},
 	{name: "POL-9: no rules", spec: `{}`, denied: []string{"GET /"}},
 	{name: "AZ-2: an empty rule", spec: `{rules: [{}]}`, passes: []string{"GET /"}},
 	{name: "AZ-1: audited", spec: `{action: AUDIT, rules: [{}]}`, passes: []string{"GET /"}},

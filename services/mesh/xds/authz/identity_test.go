@@ -57,6 +57,10 @@ var identities = []struct {
 		[]string{"spiffe://other.example/region/eu/ns/good/sa/b"}, []string{"spiffe://other.example/region/eu/ns/bad/sa/b", "spiffe://other.example/ns/bad/pod/b"},
 	},
 	{
+		"POL-5: a dot of a forbidden account is a dot", `{action: DENY, rules: [{from: [{source: {serviceAccounts: [prod/my.reviews]}}]}]}`,
+		[]string{"spiffe://prod.example/ns/prod/sa/my-reviews"}, []string{"spiffe://prod.example/ns/prod/sa/my.reviews"},
+	},
+	{
 		"POL-4: everyone with a certificate is forbidden", `{action: DENY, rules: [{from: [{source: {principals: ["*"]}}]}]}`,
 		nil, []string{"spiffe://prod.example/ns/a/sa/b", "https://partner.example/a", "CN=partner"},
 	},
