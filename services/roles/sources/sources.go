@@ -82,6 +82,9 @@ type Options struct {
 	Process *process.Process
 	// LogShare is how much of the log the records of one source may take, in percent.
 	LogShare int
+	// Own are the shards that this process watches besides: entries for them are ignored,
+	// with a warning.
+	Own []ident.Shard
 	// Connect returns the function that connects to the bus for a shard. user changes the
 	// options of a connection.
 	Connect func(shard ident.Shard, user func(bus.ConnectOptions) bus.ConnectOptions) func(context.Context) (*bus.Conn, error)
@@ -153,7 +156,7 @@ func (r *runner) follow(ctx context.Context) {
 	}
 	r.content, r.seen = data, true
 	var warnings []error
-	for _, w := range l.warnings {
+	for _, w := range append(l.warnings, l.leaveOut(r.File, r.options.Own)...) {
 		log.Warn(w)
 		warnings = append(warnings, errors.New(w))
 	}
@@ -178,6 +181,19 @@ func (r *runner) follow(ctx context.Context) {
 		}
 		r.running[shard] = running{e.text, r.start(ctx, e)}
 	}
+}
+
+// leaveOut removes the entries of shards that are watched already, and returns warnings
+// about them.
+func (l *list) leaveOut(path string, own []ident.Shard) (warnings []string) {
+	l.entries = slices.DeleteFunc(l.entries, func(e entry) bool {
+		there := slices.Contains(own, e.Shard())
+		if there {
+			warnings = append(warnings, fmt.Sprintf("%s:%d: this process watches the source %s already: the entry is ignored; give it another instance", path, e.line, e.Shard()))
+		}
+		return there
+	})
+	return warnings
 }
 
 // start watches a source until stop.

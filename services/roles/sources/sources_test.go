@@ -50,8 +50,11 @@ func TestFollow(t *testing.T) {
 		Settings: &Settings{File: file}, running: map[ident.Shard]running{},
 		types: typeTable{"fake": func() source { return &fake{said: said} }},
 		options: Options{
+			Own:     []ident.Shard{{Source: "fake", Instance: "own"}},
 			Process: &process.Process{Log: slog.New(slog.DiscardHandler)},
-			Connect: func(ident.Shard, func(bus.ConnectOptions) bus.ConnectOptions) func(context.Context) (*bus.Conn, error) { return nil },
+			Connect: func(ident.Shard, func(bus.ConnectOptions) bus.ConnectOptions) func(context.Context) (*bus.Conn, error) {
+				return nil
+			},
 		},
 	}
 	r.tell(nil)
@@ -100,6 +103,9 @@ func TestFollow(t *testing.T) {
 	r.follow(ctx)
 	hears()
 	wrong("no such file")
+	save("sources:\n- {type: fake, instance: a, text: two}\n- {type: fake, instance: own}")
+	hears()
+	wrong("sources.yaml:3: this process watches the source fake/own already")
 	save("sources: []")
 	hears("a two ends")
 	wrong("")

@@ -11,6 +11,7 @@ import (
 	"meshlog.dev/services/internal/process"
 	"meshlog.dev/services/roles/consul"
 	"meshlog.dev/services/roles/kube"
+	"meshlog.dev/services/roles/nacos"
 	"meshlog.dev/services/roles/watcher"
 )
 
@@ -41,12 +42,30 @@ var allTypes = typeTable{
 	"consul":     func() source { return &consulSource{consul.DefaultSettings()} },
 	"file":       func() source { return &fileSource{Secrets: watcher.DefaultSecrets(), Instance: "default"} },
 	"kubernetes": func() source { return &kubeSource{kube.DefaultSettings()} },
+	"nacos":      func() source { return &nacosSource{nacos.DefaultSettings()} },
+}
+
+// Roles returns the users of the bus that may publish for all instances of all types.
+func Roles() []bus.Role {
+	var all []bus.Role
+	for _, source := range []string{"consul", "file", "kubernetes", "nacos"} {
+		all = append(all, bus.Watchers(source))
+	}
+	return all
 }
 
 type consulSource struct{ consul.Settings }
 
 func (s *consulSource) run(ctx context.Context, at place) error {
 	return s.Run(ctx, consul.Options{
+		Domain: at.domain, Holder: at.holder, Connect: at.connect, Process: at.process, LogShare: at.logShare, Optional: true,
+	})
+}
+
+type nacosSource struct{ nacos.Settings }
+
+func (s *nacosSource) run(ctx context.Context, at place) error {
+	return s.Run(ctx, nacos.Options{
 		Domain: at.domain, Holder: at.holder, Connect: at.connect, Process: at.process, LogShare: at.logShare, Optional: true,
 	})
 }

@@ -40,6 +40,7 @@ import (
 	"meshlog.dev/services/roles/jwks"
 	"meshlog.dev/services/roles/kube"
 	"meshlog.dev/services/roles/nacos"
+	"meshlog.dev/services/roles/sources"
 	watcherroles "meshlog.dev/services/roles/watcher"
 	"meshlog.dev/services/watcher"
 )
@@ -55,6 +56,8 @@ type Settings struct {
 	Consul consul.Settings
 	// Nacos is the registry to watch, if it has Addresses.
 	Nacos nacos.Settings
+	// Sources is the list of further sources to watch, if it has a File.
+	Sources sources.Settings
 	// Data is the data directory, created if it is missing: nats/ is the bus,
 	// builder/ and frontend/ hold a file each, keys/ the sealed private keys, bus has
 	// the address of the bus, auth/ the keys of its users.
@@ -97,6 +100,7 @@ func (s *Settings) Flags(fs *pflag.FlagSet) {
 		"Set it to watch a cluster, with or without a directory in --config"
 	s.Consul.UpFlags(fs)
 	s.Nacos.UpFlags(fs)
+	s.Sources.Flags(fs)
 	s.Frontend.Flags(fs)
 	fs.Lookup("seal-key-file").Usage += ". It also seals the key of the certificate authority, with --ca"
 	s.Builder.Flags(fs)
@@ -123,8 +127,8 @@ func (s *Settings) Check() error {
 	switch {
 	case s.Config != "" || s.Certificates != "":
 		config = s.Directories.Check(s.Kube.Secrets)
-	case s.Kube.Kubeconfig == "" && !s.watchesConsul() && !s.watchesNacos():
-		config = process.Invalid("config", "is missing: give the directory of YAML to serve, the cluster to watch with --kubeconfig, the agents of a Consul datacenter with --consul, or the servers of a Nacos registry with --nacos")
+	case s.Kube.Kubeconfig == "" && !s.watchesConsul() && !s.watchesNacos() && s.Sources.File == "":
+		config = process.Invalid("config", "is missing: give the directory of YAML to serve, the cluster to watch with --kubeconfig, the agents of a Consul datacenter with --consul, the servers of a Nacos registry with --nacos, or a list of sources with --sources")
 	}
 	var datacenter, registry, authority error
 	if s.watchesNacos() {
@@ -167,7 +171,7 @@ func (s *Settings) Verify(ctx context.Context, w io.Writer) error {
 	if s.CA {
 		authority = s.authority().Verify()
 	}
-	return errors.Join(directory, cluster, datacenter, registry, authority, process.VerifyData(s.Data), s.Frontend.Verify(), s.JWKS.Verify())
+	return errors.Join(directory, cluster, datacenter, registry, authority, process.VerifyData(s.Data), s.Frontend.Verify(), s.JWKS.Verify(), s.Sources.Verify())
 }
 
 // roles returns the users of the bus: a role for each part of this process, for the
@@ -190,6 +194,11 @@ func (s *Settings) roles() ([]bus.Role, error) {
 	}
 	if s.watchesConsul() {
 		add(s.Consul.Role())
+	}
+	if s.Sources.File != "" {
+		for _, r := range sources.Roles() {
+			add(r)
+		}
 	}
 	if s.CA {
 		add(bus.Watcher(ca.Shard))
@@ -355,8 +364,7 @@ func (s *Settings) sources(p *process.Process, connect connector) (all process.S
 		}
 		all = append(all, cluster.Run)
 	}
-	registries, listed := s.registries(p, connectAs)
-	all, required = append(all, registries...), append(required, listed...)
+	all = append(all, s.registries(p, connectAs)...)
 	if s.CA {
 		required = append(required, &configv1.RequiredSource{Source: ca.Shard.Source, Instance: ca.Shard.Instance})
 		all = append(all, func(ctx context.Context) error {
@@ -376,25 +384,49 @@ func (s *Settings) sources(p *process.Process, connect connector) (all process.S
 	return all, keepers, nil
 }
 
-// registries returns the watchers of registries, and those of them that must have listed
-// before anything is published.
-func (s *Settings) registries(p *process.Process, connectAs func(ident.Shard) func(context.Context) (*bus.Conn, error)) (all process.Stage, required []*configv1.RequiredSource) {
+// shards returns what this process watches without the list of sources.
+func (s *Settings) shards() []ident.Shard {
+	all := []ident.Shard{ownShard, fileShard}
+	if s.Kube.Kubeconfig != "" {
+		all = append(all, s.Kube.Shard())
+	}
 	if s.watchesConsul() {
-		shard := s.Consul.Shard()
-		required = append(required, &configv1.RequiredSource{Source: shard.Source, Instance: shard.Instance, AcceptPartial: true})
-		all = append(all, func(ctx context.Context) error {
-			return s.Consul.Run(ctx, consul.Options{Domain: process.DefaultDomain, Holder: id, Connect: connectAs(shard), Process: p, LogShare: s.Watcher.LogShare})
-		})
+		all = append(all, s.Consul.Shard())
 	}
 	if s.watchesNacos() {
-		shard := s.Nacos.Shard()
-		all = append(all, func(ctx context.Context) error { // not required: a registry that is down delays no version
-			return s.Nacos.Run(ctx, nacos.Options{
-				Domain: process.DefaultDomain, Holder: id, Connect: connectAs(shard), Process: p, LogShare: s.Watcher.LogShare, Optional: true,
+		all = append(all, s.Nacos.Shard())
+	}
+	return all
+}
+
+// registries returns the watchers of registries. None is required: a registry that is down
+// delays no version (AGG-8).
+func (s *Settings) registries(p *process.Process, connectAs func(ident.Shard) func(context.Context) (*bus.Conn, error)) (all process.Stage) {
+	if s.watchesConsul() {
+		all = append(all, func(ctx context.Context) error {
+			return s.Consul.Run(ctx, consul.Options{
+				Domain: process.DefaultDomain, Holder: id, Connect: connectAs(s.Consul.Shard()), Process: p, LogShare: s.Watcher.LogShare, Optional: true,
 			})
 		})
 	}
-	return all, required
+	if s.watchesNacos() {
+		all = append(all, func(ctx context.Context) error {
+			return s.Nacos.Run(ctx, nacos.Options{
+				Domain: process.DefaultDomain, Holder: id, Connect: connectAs(s.Nacos.Shard()), Process: p, LogShare: s.Watcher.LogShare, Optional: true,
+			})
+		})
+	}
+	if s.Sources.File != "" {
+		all = append(all, func(ctx context.Context) error {
+			return s.Sources.Run(ctx, sources.Options{
+				Domain: process.DefaultDomain, Holder: id, Process: p, LogShare: s.Watcher.LogShare, Own: s.shards(),
+				Connect: func(shard ident.Shard, _ func(bus.ConnectOptions) bus.ConnectOptions) func(context.Context) (*bus.Conn, error) {
+					return connectAs(shard)
+				},
+			})
+		})
+	}
+	return all
 }
 
 // free returns an error if another process listens on addr.
