@@ -151,9 +151,20 @@ var laws = []law{
 		of: []string{module + "watcher/..."},
 		never: []string{
 			module + "frontend/...", module + "builder/...", module + "mesh/fold", module + "mesh/xds/...", module + "roles/...", module + "operate/...",
-			"meshlog.dev/store/...", "github.com/nats-io/...", "google.golang.org/grpc/...",
+			"meshlog.dev/store/...", "github.com/nats-io/...",
 		},
 		reason: "the log is the only way in: a watcher publishes what it sees and does not know how it is used",
+	},
+	{
+		of: []string{module + "watcher/..."}, except: []string{module + "watcher/mcpxds"},
+		never:  []string{"google.golang.org/grpc/..."},
+		reason: "gRPC belongs to the watcher of sources that speak it (REG-13)",
+	},
+	{
+		of:     []string{module + "..."},
+		except: []string{module + "watcher/mcpxds", module + "roles/mcpxds", module + "roles/up", module + "cmd/watcher-xds", module + "cmd/meshlog"},
+		never:  []string{module + "watcher/mcpxds"},
+		reason: "the client of MCP-over-xDS belongs to its watcher and to the processes that run it (REG-13)",
 	},
 	{
 		of: []string{module + "builder/..."}, except: []string{module + "builder/streams"},

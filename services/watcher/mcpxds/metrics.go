@@ -1,0 +1,54 @@
+package mcpxds
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+
+	"meshlog.dev/proto/ident"
+)
+
+// Metrics are the metrics of a watcher. Their label source is its shard.
+type Metrics struct {
+	prometheus.Collector
+
+	answers    *prometheus.CounterVec // by result
+	objects    *prometheus.GaugeVec   // by kind
+	unanswered prometheus.Gauge
+}
+
+// NewMetrics makes the metrics of the watcher of an instance.
+func NewMetrics(instance string) *Metrics {
+	all := prometheus.NewRegistry()
+	labels := prometheus.Labels{"source": ident.Shard{Source: Source, Instance: instance}.String()}
+	add := promauto.With(prometheus.WrapRegistererWith(labels, prometheus.WrapRegistererWithPrefix("meshlog_mcpxds_", all)))
+	m := &Metrics{
+		Collector:  all,
+		answers:    add.NewCounterVec(prometheus.CounterOpts{Name: "answers_total", Help: "Answers of the source, by result: accepted, or rejected because an object in them cannot be decoded. `meshlog diagnostics` and `meshlog sources` have the reasons."}, []string{"result"}),
+		objects:    add.NewGaugeVec(prometheus.GaugeOpts{Name: "objects", Help: "Objects of the source, by kind."}, []string{"kind"}),
+		unanswered: add.NewGauge(prometheus.GaugeOpts{Name: "unanswered_kinds", Help: "Kinds for which the source does not answer: objects of them stay as they are. `meshlog sources` names them."}),
+	}
+	for _, result := range []string{"accepted", "rejected"} {
+		m.answers.WithLabelValues(result)
+	}
+	return m
+}
+
+func (m *Metrics) answered(good bool) {
+	result := "accepted"
+	if !good {
+		result = "rejected"
+	}
+	m.answers.WithLabelValues(result).Inc()
+}
+
+// set updates the gauges after the listing.
+func (m *Metrics) set(sets []*set) {
+	unanswered := 0
+	for _, s := range sets {
+		m.objects.WithLabelValues(s.kind.Name).Set(float64(s.count(nil, nil)))
+		if s.awaited() && !s.covered {
+			unanswered++
+		}
+	}
+	m.unanswered.Set(float64(unanswered))
+}
