@@ -36,6 +36,18 @@ func TestParseQuota(t *testing.T) {
 	}
 }
 
+// REG-15: what a watcher of a registry reports is shown.
+func TestREG15Report(t *testing.T) {
+	var v Source
+	v.addReport(&reportv1.WatcherReport{State: "following", Registry: &reportv1.RegistryReport{
+		Services: 3, Instances: 9, Doubted: "why", Polled: 2, Swept: 1, Remedy: "what", OldestRead: timestamppb.New(at), Error: "err", ErrorTime: timestamppb.New(at),
+	}})
+	want := &Registry{Services: 3, Instances: 9, Doubted: "why", Polled: 2, Swept: 1, Remedy: "what", OldestRead: Stamp(at), Error: "err", ErrorTime: Stamp(at)}
+	if diff := cmp.Diff(want, v.Registry); diff != "" {
+		t.Error(diff)
+	}
+}
+
 // A standby is listed beside the watcher that publishes.
 func TestHearWatchers(t *testing.T) {
 	var v Source

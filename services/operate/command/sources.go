@@ -52,7 +52,26 @@ type Source struct {
 	LogBytes uint64  `json:"logBytes,omitempty"`
 	LogShare float64 `json:"logShare,omitempty"`
 
+	Registry *Registry `json:"registry,omitempty"` // how a registry of services is read
+
 	Problems []Diagnostic `json:"problems,omitempty"`
+}
+
+// Registry says how the watcher of a registry of services reads it (REG-15).
+type Registry struct {
+	Services  uint64 `json:"services"`
+	Instances uint64 `json:"instances"`
+	// Doubted is why its last listing removed nothing.
+	Doubted string `json:"doubted,omitempty"`
+	// Polled services report each change at once; those that are Swept are read in turn.
+	Polled uint64 `json:"polled"`
+	Swept  uint64 `json:"swept,omitempty"`
+	// Remedy is what to do so that no service is read in turn.
+	Remedy string `json:"remedy,omitempty"`
+	// OldestRead is when the service was read that was not read for the longest time.
+	OldestRead time.Time `json:"oldestRead,omitzero"`
+	Error      string    `json:"error,omitempty"` // of the last read that failed
+	ErrorTime  time.Time `json:"errorTime,omitzero"`
 }
 
 // FillsLog reports whether the source takes half of the log.
@@ -198,6 +217,12 @@ func (v *Source) addReport(w *reportv1.WatcherReport) {
 	v.Listed, v.Changed = Stamp(w.GetListed().AsTime()), Stamp(w.GetChanged().AsTime())
 	v.FrozenSince = Stamp(w.GetDown().AsTime())
 	v.Problems = Diagnostics(w.GetDiagnostics(), v.Shard().String())
+	if r := w.GetRegistry(); r != nil {
+		v.Registry = &Registry{
+			Services: r.GetServices(), Instances: r.GetInstances(), Doubted: r.GetDoubted(), Polled: r.GetPolled(), Swept: r.GetSwept(), Remedy: r.GetRemedy(),
+			OldestRead: Stamp(r.GetOldestRead().AsTime()), Error: r.GetError(), ErrorTime: Stamp(r.GetErrorTime().AsTime()),
+		}
+	}
 }
 
 // freeze decides whether the source is gone or frozen; served is the number of

@@ -178,6 +178,10 @@ func TestStatusOfProcessesThatAreAway(t *testing.T) {
 
 func TestPrintSources(t *testing.T) {
 	views := []command.Source{
+		{Source: "consul", Instance: "dc1", State: "following", Holder: "watcher-5", Objects: 400, Synced: true, Partial: true, Registry: &command.Registry{
+			Services: 300, Instances: 900, Doubted: "the index went back", Polled: 150, Swept: 150, Remedy: "give an https address",
+			OldestRead: command.Stamp(at.Add(49 * time.Second)), Error: "500: No cluster leader", ErrorTime: command.Stamp(at),
+		}},
 		{Source: "file", Instance: "default", State: "following", Holder: "watcher-1", Session: "ABCDEF-1", Objects: 12, Synced: true, Required: true,
 			FrozenKinds: []command.FrozenKind{{Kind: "EnvoyFilter", Objects: 3}, {Kind: "Sidecar", Objects: 12}},
 			Standbys:    []string{"watcher-2"}, Listed: command.Stamp(at.Add(-time.Hour)), Changed: command.Stamp(at), Heard: command.Stamp(at.Add(50 * time.Second))},

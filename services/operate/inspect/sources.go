@@ -29,6 +29,10 @@ If a source cannot be read for some kinds of objects (their CRD is gone, or a
 permission is missing), only objects of these kinds are frozen: SYNCED counts
 the kinds, and the lines below the table name them.
 
+Of a registry of services the lines below the table say how many services and
+instances it has, how many services report each change at once (polled) or are
+read in turn, when the oldest read was, and the last error.
+
 A silent source or a frozen kind never removes an object; ` + "`meshlog sources\nremove`" + ` does.`,
 		Example: `  meshlog sources --data data/
   meshlog sources --data data/ -o json
@@ -125,6 +129,9 @@ func sourceNotes(v *command.Source, now time.Time) (notes []string) {
 	if v.Required && !v.Synced {
 		note("nothing is published before it has listed in this epoch (MeshPolicy spec.requiredSources).")
 	}
+	if v.Registry != nil {
+		registryNotes(v.Registry, now, note)
+	}
 	for _, p := range v.Problems[:min(len(v.Problems), command.MaxNamed)] {
 		note("%s", &p)
 	}
@@ -132,4 +139,22 @@ func sourceNotes(v *command.Source, now time.Time) (notes []string) {
 		note("and %s; `meshlog diagnostics` shows them.", command.Plural(more, "more problem", "more problems"))
 	}
 	return notes
+}
+
+// registryNotes notes how a registry is read (REG-15).
+func registryNotes(r *command.Registry, now time.Time, note func(format string, args ...any)) {
+	text := fmt.Sprintf("%d services, %d instances; %d polled, %d read in turn", r.Services, r.Instances, r.Polled, r.Swept)
+	if !r.OldestRead.IsZero() {
+		text += "; the oldest read was " + command.Since(r.OldestRead, now)
+	}
+	note("%s.", text)
+	if r.Swept > 0 && r.Remedy != "" {
+		note("changes of the services that are read in turn are late: %s.", r.Remedy)
+	}
+	if r.Doubted != "" {
+		note("its last listing lacks so much that nothing is removed before a second one agrees: %s.", r.Doubted)
+	}
+	if r.Error != "" {
+		note("last error %s: %s", command.Since(r.ErrorTime, now), r.Error)
+	}
 }

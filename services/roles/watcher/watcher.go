@@ -20,6 +20,7 @@ import (
 	"meshlog.dev/services/internal/process"
 	"meshlog.dev/services/internal/tracing"
 	"meshlog.dev/services/watcher"
+	"meshlog.dev/services/watcher/registry"
 )
 
 // Options configures Run.
@@ -35,6 +36,8 @@ type Options struct {
 	// LogShare is how much of the log the records of the shard may take, in percent;
 	// 0: the default.
 	LogShare int
+	// Registry is the status of a watcher of a registry; nil for other sources.
+	Registry *registry.Status
 	// Keys answers requests for private keys; nil: the watcher answers none.
 	Keys *Keys
 	// Optional: the process is ready without this watcher, one of several that come
@@ -78,6 +81,10 @@ func Run(ctx context.Context, o Options) error {
 	metrics := watcher.NewMetrics(o.Shard)
 	admin.Register(metrics)
 	defer admin.Unregister(metrics)
+	if o.Registry != nil {
+		admin.Register(o.Registry)
+		defer admin.Unregister(o.Registry)
+	}
 	reporter := fleet.WatcherReporter(o.Holder, o.Shard, w.report)
 	requests := make(chan string, 1)
 	keys, err := o.Keys.stage(nc, fleet, o, logger)
@@ -217,6 +224,9 @@ func (w *running) report() *reportv1.WatcherReport {
 	}
 	if !s.Changed.IsZero() {
 		r.Changed = timestamppb.New(s.Changed)
+	}
+	if w.Registry != nil {
+		r.Registry = w.Registry.Report()
 	}
 	for _, d := range s.Diagnostics {
 		r.Diagnostics = append(r.Diagnostics, d.Proto())

@@ -1470,7 +1470,9 @@ type WatcherReport struct {
 	Listed  *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=listed,proto3" json:"listed,omitempty"`
 	Changed *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=changed,proto3" json:"changed,omitempty"`
 	// Since when its source is down; absent: it is up.
-	Down          *timestamppb.Timestamp `protobuf:"bytes,14,opt,name=down,proto3" json:"down,omitempty"`
+	Down *timestamppb.Timestamp `protobuf:"bytes,14,opt,name=down,proto3" json:"down,omitempty"`
+	// How it reads its source, if that is a registry of services.
+	Registry      *RegistryReport `protobuf:"bytes,15,opt,name=registry,proto3" json:"registry,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1603,6 +1605,130 @@ func (x *WatcherReport) GetDown() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *WatcherReport) GetRegistry() *RegistryReport {
+	if x != nil {
+		return x.Registry
+	}
+	return nil
+}
+
+// RegistryReport says how a watcher reads a registry of services.
+type RegistryReport struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What its last listing and the changes after it have.
+	Services  uint64 `protobuf:"varint,1,opt,name=services,proto3" json:"services,omitempty"`
+	Instances uint64 `protobuf:"varint,2,opt,name=instances,proto3" json:"instances,omitempty"`
+	// Why the last listing removed nothing; empty: it could.
+	Doubted string `protobuf:"bytes,3,opt,name=doubted,proto3" json:"doubted,omitempty"`
+	// How many services the registry reports each change of, by polls or pushes, and
+	// how many are read in turn, so that a change is seen late.
+	Polled uint64 `protobuf:"varint,4,opt,name=polled,proto3" json:"polled,omitempty"`
+	Swept  uint64 `protobuf:"varint,5,opt,name=swept,proto3" json:"swept,omitempty"`
+	// What to do so that no service is read in turn; empty if none is.
+	Remedy string `protobuf:"bytes,6,opt,name=remedy,proto3" json:"remedy,omitempty"`
+	// When the service was read that was not read for the longest time; absent: not
+	// all were read yet, or there are none.
+	OldestRead *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=oldest_read,json=oldestRead,proto3" json:"oldest_read,omitempty"`
+	// The last error of a read, and when it was.
+	Error         string                 `protobuf:"bytes,8,opt,name=error,proto3" json:"error,omitempty"`
+	ErrorTime     *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=error_time,json=errorTime,proto3" json:"error_time,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RegistryReport) Reset() {
+	*x = RegistryReport{}
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RegistryReport) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RegistryReport) ProtoMessage() {}
+
+func (x *RegistryReport) ProtoReflect() protoreflect.Message {
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RegistryReport.ProtoReflect.Descriptor instead.
+func (*RegistryReport) Descriptor() ([]byte, []int) {
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *RegistryReport) GetServices() uint64 {
+	if x != nil {
+		return x.Services
+	}
+	return 0
+}
+
+func (x *RegistryReport) GetInstances() uint64 {
+	if x != nil {
+		return x.Instances
+	}
+	return 0
+}
+
+func (x *RegistryReport) GetDoubted() string {
+	if x != nil {
+		return x.Doubted
+	}
+	return ""
+}
+
+func (x *RegistryReport) GetPolled() uint64 {
+	if x != nil {
+		return x.Polled
+	}
+	return 0
+}
+
+func (x *RegistryReport) GetSwept() uint64 {
+	if x != nil {
+		return x.Swept
+	}
+	return 0
+}
+
+func (x *RegistryReport) GetRemedy() string {
+	if x != nil {
+		return x.Remedy
+	}
+	return ""
+}
+
+func (x *RegistryReport) GetOldestRead() *timestamppb.Timestamp {
+	if x != nil {
+		return x.OldestRead
+	}
+	return nil
+}
+
+func (x *RegistryReport) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
+func (x *RegistryReport) GetErrorTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ErrorTime
+	}
+	return nil
+}
+
 // BuilderReport is the report of a builder. A summary has no timings and
 // diagnostics.
 type BuilderReport struct {
@@ -1646,7 +1772,7 @@ type BuilderReport struct {
 
 func (x *BuilderReport) Reset() {
 	*x = BuilderReport{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[15]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1658,7 +1784,7 @@ func (x *BuilderReport) String() string {
 func (*BuilderReport) ProtoMessage() {}
 
 func (x *BuilderReport) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[15]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1671,7 +1797,7 @@ func (x *BuilderReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BuilderReport.ProtoReflect.Descriptor instead.
 func (*BuilderReport) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{15}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *BuilderReport) GetBuilder() string {
@@ -1841,7 +1967,7 @@ type LogShare struct {
 
 func (x *LogShare) Reset() {
 	*x = LogShare{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[16]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1853,7 +1979,7 @@ func (x *LogShare) String() string {
 func (*LogShare) ProtoMessage() {}
 
 func (x *LogShare) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[16]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1866,7 +1992,7 @@ func (x *LogShare) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogShare.ProtoReflect.Descriptor instead.
 func (*LogShare) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{16}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *LogShare) GetSource() string {
@@ -1904,7 +2030,7 @@ type FrozenKind struct {
 
 func (x *FrozenKind) Reset() {
 	*x = FrozenKind{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[17]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1916,7 +2042,7 @@ func (x *FrozenKind) String() string {
 func (*FrozenKind) ProtoMessage() {}
 
 func (x *FrozenKind) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[17]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1929,7 +2055,7 @@ func (x *FrozenKind) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FrozenKind.ProtoReflect.Descriptor instead.
 func (*FrozenKind) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{17}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *FrozenKind) GetSource() string {
@@ -1972,7 +2098,7 @@ type Peer struct {
 
 func (x *Peer) Reset() {
 	*x = Peer{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[18]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1984,7 +2110,7 @@ func (x *Peer) String() string {
 func (*Peer) ProtoMessage() {}
 
 func (x *Peer) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[18]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1997,7 +2123,7 @@ func (x *Peer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Peer.ProtoReflect.Descriptor instead.
 func (*Peer) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{18}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Peer) GetName() string {
@@ -2038,7 +2164,7 @@ type Quarantine struct {
 
 func (x *Quarantine) Reset() {
 	*x = Quarantine{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[19]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2050,7 +2176,7 @@ func (x *Quarantine) String() string {
 func (*Quarantine) ProtoMessage() {}
 
 func (x *Quarantine) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[19]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2063,7 +2189,7 @@ func (x *Quarantine) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Quarantine.ProtoReflect.Descriptor instead.
 func (*Quarantine) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{19}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Quarantine) GetId() string {
@@ -2145,7 +2271,7 @@ type Hold struct {
 
 func (x *Hold) Reset() {
 	*x = Hold{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[20]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2157,7 +2283,7 @@ func (x *Hold) String() string {
 func (*Hold) ProtoMessage() {}
 
 func (x *Hold) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[20]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2170,7 +2296,7 @@ func (x *Hold) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hold.ProtoReflect.Descriptor instead.
 func (*Hold) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{20}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Hold) GetId() string {
@@ -2232,7 +2358,7 @@ type StageTiming struct {
 
 func (x *StageTiming) Reset() {
 	*x = StageTiming{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[21]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2244,7 +2370,7 @@ func (x *StageTiming) String() string {
 func (*StageTiming) ProtoMessage() {}
 
 func (x *StageTiming) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[21]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2257,7 +2383,7 @@ func (x *StageTiming) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StageTiming.ProtoReflect.Descriptor instead.
 func (*StageTiming) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{21}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *StageTiming) GetVersion() *v1.Version {
@@ -2323,7 +2449,7 @@ type DigestRequest struct {
 
 func (x *DigestRequest) Reset() {
 	*x = DigestRequest{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[22]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2335,7 +2461,7 @@ func (x *DigestRequest) String() string {
 func (*DigestRequest) ProtoMessage() {}
 
 func (x *DigestRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[22]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2348,7 +2474,7 @@ func (x *DigestRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DigestRequest.ProtoReflect.Descriptor instead.
 func (*DigestRequest) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{22}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *DigestRequest) GetSource() string {
@@ -2393,7 +2519,7 @@ type DigestReply struct {
 
 func (x *DigestReply) Reset() {
 	*x = DigestReply{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[23]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2405,7 +2531,7 @@ func (x *DigestReply) String() string {
 func (*DigestReply) ProtoMessage() {}
 
 func (x *DigestReply) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[23]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2418,7 +2544,7 @@ func (x *DigestReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DigestReply.ProtoReflect.Descriptor instead.
 func (*DigestReply) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{23}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *DigestReply) GetKnown() bool {
@@ -2456,7 +2582,7 @@ type ListingRequest struct {
 
 func (x *ListingRequest) Reset() {
 	*x = ListingRequest{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[24]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2468,7 +2594,7 @@ func (x *ListingRequest) String() string {
 func (*ListingRequest) ProtoMessage() {}
 
 func (x *ListingRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[24]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2481,7 +2607,7 @@ func (x *ListingRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListingRequest.ProtoReflect.Descriptor instead.
 func (*ListingRequest) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{24}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ListingRequest) GetSource() string {
@@ -2523,7 +2649,7 @@ type ProxyRequest struct {
 
 func (x *ProxyRequest) Reset() {
 	*x = ProxyRequest{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[25]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2535,7 +2661,7 @@ func (x *ProxyRequest) String() string {
 func (*ProxyRequest) ProtoMessage() {}
 
 func (x *ProxyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[25]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2548,7 +2674,7 @@ func (x *ProxyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProxyRequest.ProtoReflect.Descriptor instead.
 func (*ProxyRequest) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{25}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ProxyRequest) GetId() string {
@@ -2578,7 +2704,7 @@ type ProxyReply struct {
 
 func (x *ProxyReply) Reset() {
 	*x = ProxyReply{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[26]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2590,7 +2716,7 @@ func (x *ProxyReply) String() string {
 func (*ProxyReply) ProtoMessage() {}
 
 func (x *ProxyReply) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[26]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2603,7 +2729,7 @@ func (x *ProxyReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProxyReply.ProtoReflect.Descriptor instead.
 func (*ProxyReply) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{26}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ProxyReply) GetFrontend() string {
@@ -2665,7 +2791,7 @@ type DrainRequest struct {
 
 func (x *DrainRequest) Reset() {
 	*x = DrainRequest{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[27]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2677,7 +2803,7 @@ func (x *DrainRequest) String() string {
 func (*DrainRequest) ProtoMessage() {}
 
 func (x *DrainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[27]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2690,7 +2816,7 @@ func (x *DrainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainRequest.ProtoReflect.Descriptor instead.
 func (*DrainRequest) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{27}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *DrainRequest) GetId() string {
@@ -2712,7 +2838,7 @@ type DrainReply struct {
 
 func (x *DrainReply) Reset() {
 	*x = DrainReply{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[28]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2724,7 +2850,7 @@ func (x *DrainReply) String() string {
 func (*DrainReply) ProtoMessage() {}
 
 func (x *DrainReply) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[28]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2737,7 +2863,7 @@ func (x *DrainReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainReply.ProtoReflect.Descriptor instead.
 func (*DrainReply) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{28}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *DrainReply) GetFrontend() string {
@@ -2770,7 +2896,7 @@ type DrainingAgent struct {
 
 func (x *DrainingAgent) Reset() {
 	*x = DrainingAgent{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[29]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2782,7 +2908,7 @@ func (x *DrainingAgent) String() string {
 func (*DrainingAgent) ProtoMessage() {}
 
 func (x *DrainingAgent) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[29]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2795,7 +2921,7 @@ func (x *DrainingAgent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainingAgent.ProtoReflect.Descriptor instead.
 func (*DrainingAgent) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{29}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *DrainingAgent) GetIdentity() string {
@@ -2840,7 +2966,7 @@ type TypeContent struct {
 
 func (x *TypeContent) Reset() {
 	*x = TypeContent{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[30]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2852,7 +2978,7 @@ func (x *TypeContent) String() string {
 func (*TypeContent) ProtoMessage() {}
 
 func (x *TypeContent) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[30]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2865,7 +2991,7 @@ func (x *TypeContent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TypeContent.ProtoReflect.Descriptor instead.
 func (*TypeContent) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{30}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *TypeContent) GetTypeUrl() string {
@@ -2908,7 +3034,7 @@ type ResourceContent struct {
 
 func (x *ResourceContent) Reset() {
 	*x = ResourceContent{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[31]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2920,7 +3046,7 @@ func (x *ResourceContent) String() string {
 func (*ResourceContent) ProtoMessage() {}
 
 func (x *ResourceContent) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[31]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2933,7 +3059,7 @@ func (x *ResourceContent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResourceContent.ProtoReflect.Descriptor instead.
 func (*ResourceContent) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{31}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ResourceContent) GetName() string {
@@ -2996,7 +3122,7 @@ type AuthorityRequest struct {
 
 func (x *AuthorityRequest) Reset() {
 	*x = AuthorityRequest{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[32]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3008,7 +3134,7 @@ func (x *AuthorityRequest) String() string {
 func (*AuthorityRequest) ProtoMessage() {}
 
 func (x *AuthorityRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[32]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3021,7 +3147,7 @@ func (x *AuthorityRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuthorityRequest.ProtoReflect.Descriptor instead.
 func (*AuthorityRequest) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{32}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *AuthorityRequest) GetAction() AuthorityAction {
@@ -3051,7 +3177,7 @@ type AuthorityReply struct {
 
 func (x *AuthorityReply) Reset() {
 	*x = AuthorityReply{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[33]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3063,7 +3189,7 @@ func (x *AuthorityReply) String() string {
 func (*AuthorityReply) ProtoMessage() {}
 
 func (x *AuthorityReply) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[33]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3076,7 +3202,7 @@ func (x *AuthorityReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuthorityReply.ProtoReflect.Descriptor instead.
 func (*AuthorityReply) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{33}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *AuthorityReply) GetReplica() string {
@@ -3150,7 +3276,7 @@ type AuthorityRoot struct {
 
 func (x *AuthorityRoot) Reset() {
 	*x = AuthorityRoot{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[34]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3162,7 +3288,7 @@ func (x *AuthorityRoot) String() string {
 func (*AuthorityRoot) ProtoMessage() {}
 
 func (x *AuthorityRoot) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[34]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3175,7 +3301,7 @@ func (x *AuthorityRoot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuthorityRoot.ProtoReflect.Descriptor instead.
 func (*AuthorityRoot) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{34}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *AuthorityRoot) GetSum() []byte {
@@ -3246,7 +3372,7 @@ type PodRequest struct {
 
 func (x *PodRequest) Reset() {
 	*x = PodRequest{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[35]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3258,7 +3384,7 @@ func (x *PodRequest) String() string {
 func (*PodRequest) ProtoMessage() {}
 
 func (x *PodRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[35]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3271,7 +3397,7 @@ func (x *PodRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PodRequest.ProtoReflect.Descriptor instead.
 func (*PodRequest) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{35}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *PodRequest) GetNamespace() string {
@@ -3306,7 +3432,7 @@ type PodReply struct {
 
 func (x *PodReply) Reset() {
 	*x = PodReply{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[36]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3318,7 +3444,7 @@ func (x *PodReply) String() string {
 func (*PodReply) ProtoMessage() {}
 
 func (x *PodReply) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[36]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3331,7 +3457,7 @@ func (x *PodReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PodReply.ProtoReflect.Descriptor instead.
 func (*PodReply) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{36}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *PodReply) GetKnown() bool {
@@ -3468,7 +3594,7 @@ const file_meshlog_report_v1_report_proto_rawDesc = "" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\x12.\n" +
 	"\x04time\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12\x1c\n" +
-	"\tresources\x18\x04 \x03(\tR\tresources\"\xf6\x03\n" +
+	"\tresources\x18\x04 \x03(\tR\tresources\"\xb5\x04\n" +
 	"\rWatcherReport\x12\x16\n" +
 	"\x06source\x18\x01 \x01(\tR\x06source\x12\x1a\n" +
 	"\binstance\x18\x02 \x01(\tR\binstance\x12\x16\n" +
@@ -3484,7 +3610,20 @@ const file_meshlog_report_v1_report_proto_rawDesc = "" +
 	"\vdiagnostics\x18\v \x03(\v2\x1f.meshlog.snapshot.v1.DiagnosticR\vdiagnostics\x122\n" +
 	"\x06listed\x18\f \x01(\v2\x1a.google.protobuf.TimestampR\x06listed\x124\n" +
 	"\achanged\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\achanged\x12.\n" +
-	"\x04down\x18\x0e \x01(\v2\x1a.google.protobuf.TimestampR\x04down\"\xaa\a\n" +
+	"\x04down\x18\x0e \x01(\v2\x1a.google.protobuf.TimestampR\x04down\x12=\n" +
+	"\bregistry\x18\x0f \x01(\v2!.meshlog.report.v1.RegistryReportR\bregistry\"\xb8\x02\n" +
+	"\x0eRegistryReport\x12\x1a\n" +
+	"\bservices\x18\x01 \x01(\x04R\bservices\x12\x1c\n" +
+	"\tinstances\x18\x02 \x01(\x04R\tinstances\x12\x18\n" +
+	"\adoubted\x18\x03 \x01(\tR\adoubted\x12\x16\n" +
+	"\x06polled\x18\x04 \x01(\x04R\x06polled\x12\x14\n" +
+	"\x05swept\x18\x05 \x01(\x04R\x05swept\x12\x16\n" +
+	"\x06remedy\x18\x06 \x01(\tR\x06remedy\x12;\n" +
+	"\voldest_read\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"oldestRead\x12\x14\n" +
+	"\x05error\x18\b \x01(\tR\x05error\x129\n" +
+	"\n" +
+	"error_time\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\terrorTime\"\xaa\a\n" +
 	"\rBuilderReport\x12\x18\n" +
 	"\abuilder\x18\x01 \x01(\tR\abuilder\x12\x14\n" +
 	"\x05build\x18\x02 \x01(\tR\x05build\x12.\n" +
@@ -3644,7 +3783,7 @@ func file_meshlog_report_v1_report_proto_rawDescGZIP() []byte {
 }
 
 var file_meshlog_report_v1_report_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_meshlog_report_v1_report_proto_msgTypes = make([]protoimpl.MessageInfo, 37)
+var file_meshlog_report_v1_report_proto_msgTypes = make([]protoimpl.MessageInfo, 38)
 var file_meshlog_report_v1_report_proto_goTypes = []any{
 	(AuthorityAction)(0),          // 0: meshlog.report.v1.AuthorityAction
 	(*Tick)(nil),                  // 1: meshlog.report.v1.Tick
@@ -3662,103 +3801,107 @@ var file_meshlog_report_v1_report_proto_goTypes = []any{
 	(*TypeReport)(nil),            // 13: meshlog.report.v1.TypeReport
 	(*Nack)(nil),                  // 14: meshlog.report.v1.Nack
 	(*WatcherReport)(nil),         // 15: meshlog.report.v1.WatcherReport
-	(*BuilderReport)(nil),         // 16: meshlog.report.v1.BuilderReport
-	(*LogShare)(nil),              // 17: meshlog.report.v1.LogShare
-	(*FrozenKind)(nil),            // 18: meshlog.report.v1.FrozenKind
-	(*Peer)(nil),                  // 19: meshlog.report.v1.Peer
-	(*Quarantine)(nil),            // 20: meshlog.report.v1.Quarantine
-	(*Hold)(nil),                  // 21: meshlog.report.v1.Hold
-	(*StageTiming)(nil),           // 22: meshlog.report.v1.StageTiming
-	(*DigestRequest)(nil),         // 23: meshlog.report.v1.DigestRequest
-	(*DigestReply)(nil),           // 24: meshlog.report.v1.DigestReply
-	(*ListingRequest)(nil),        // 25: meshlog.report.v1.ListingRequest
-	(*ProxyRequest)(nil),          // 26: meshlog.report.v1.ProxyRequest
-	(*ProxyReply)(nil),            // 27: meshlog.report.v1.ProxyReply
-	(*DrainRequest)(nil),          // 28: meshlog.report.v1.DrainRequest
-	(*DrainReply)(nil),            // 29: meshlog.report.v1.DrainReply
-	(*DrainingAgent)(nil),         // 30: meshlog.report.v1.DrainingAgent
-	(*TypeContent)(nil),           // 31: meshlog.report.v1.TypeContent
-	(*ResourceContent)(nil),       // 32: meshlog.report.v1.ResourceContent
-	(*AuthorityRequest)(nil),      // 33: meshlog.report.v1.AuthorityRequest
-	(*AuthorityReply)(nil),        // 34: meshlog.report.v1.AuthorityReply
-	(*AuthorityRoot)(nil),         // 35: meshlog.report.v1.AuthorityRoot
-	(*PodRequest)(nil),            // 36: meshlog.report.v1.PodRequest
-	(*PodReply)(nil),              // 37: meshlog.report.v1.PodReply
-	(*v1.Version)(nil),            // 38: meshlog.snapshot.v1.Version
-	(*timestamppb.Timestamp)(nil), // 39: google.protobuf.Timestamp
-	(*v1.Diagnostic)(nil),         // 40: meshlog.snapshot.v1.Diagnostic
+	(*RegistryReport)(nil),        // 16: meshlog.report.v1.RegistryReport
+	(*BuilderReport)(nil),         // 17: meshlog.report.v1.BuilderReport
+	(*LogShare)(nil),              // 18: meshlog.report.v1.LogShare
+	(*FrozenKind)(nil),            // 19: meshlog.report.v1.FrozenKind
+	(*Peer)(nil),                  // 20: meshlog.report.v1.Peer
+	(*Quarantine)(nil),            // 21: meshlog.report.v1.Quarantine
+	(*Hold)(nil),                  // 22: meshlog.report.v1.Hold
+	(*StageTiming)(nil),           // 23: meshlog.report.v1.StageTiming
+	(*DigestRequest)(nil),         // 24: meshlog.report.v1.DigestRequest
+	(*DigestReply)(nil),           // 25: meshlog.report.v1.DigestReply
+	(*ListingRequest)(nil),        // 26: meshlog.report.v1.ListingRequest
+	(*ProxyRequest)(nil),          // 27: meshlog.report.v1.ProxyRequest
+	(*ProxyReply)(nil),            // 28: meshlog.report.v1.ProxyReply
+	(*DrainRequest)(nil),          // 29: meshlog.report.v1.DrainRequest
+	(*DrainReply)(nil),            // 30: meshlog.report.v1.DrainReply
+	(*DrainingAgent)(nil),         // 31: meshlog.report.v1.DrainingAgent
+	(*TypeContent)(nil),           // 32: meshlog.report.v1.TypeContent
+	(*ResourceContent)(nil),       // 33: meshlog.report.v1.ResourceContent
+	(*AuthorityRequest)(nil),      // 34: meshlog.report.v1.AuthorityRequest
+	(*AuthorityReply)(nil),        // 35: meshlog.report.v1.AuthorityReply
+	(*AuthorityRoot)(nil),         // 36: meshlog.report.v1.AuthorityRoot
+	(*PodRequest)(nil),            // 37: meshlog.report.v1.PodRequest
+	(*PodReply)(nil),              // 38: meshlog.report.v1.PodReply
+	(*v1.Version)(nil),            // 39: meshlog.snapshot.v1.Version
+	(*timestamppb.Timestamp)(nil), // 40: google.protobuf.Timestamp
+	(*v1.Diagnostic)(nil),         // 41: meshlog.snapshot.v1.Diagnostic
 }
 var file_meshlog_report_v1_report_proto_depIdxs = []int32{
-	38, // 0: meshlog.report.v1.Tick.head:type_name -> meshlog.snapshot.v1.Version
-	38, // 1: meshlog.report.v1.Tick.position:type_name -> meshlog.snapshot.v1.Version
+	39, // 0: meshlog.report.v1.Tick.head:type_name -> meshlog.snapshot.v1.Version
+	39, // 1: meshlog.report.v1.Tick.position:type_name -> meshlog.snapshot.v1.Version
 	2,  // 2: meshlog.report.v1.Tick.suspects:type_name -> meshlog.report.v1.Suspect
 	4,  // 3: meshlog.report.v1.Issuers.issuers:type_name -> meshlog.report.v1.Issuer
-	39, // 4: meshlog.report.v1.FrontendReport.time:type_name -> google.protobuf.Timestamp
-	38, // 5: meshlog.report.v1.FrontendReport.serving:type_name -> meshlog.snapshot.v1.Version
+	40, // 4: meshlog.report.v1.FrontendReport.time:type_name -> google.protobuf.Timestamp
+	39, // 5: meshlog.report.v1.FrontendReport.serving:type_name -> meshlog.snapshot.v1.Version
 	12, // 6: meshlog.report.v1.FrontendReport.proxies:type_name -> meshlog.report.v1.ProxyReport
 	11, // 7: meshlog.report.v1.FrontendReport.chain_mismatch:type_name -> meshlog.report.v1.ChainMismatch
 	9,  // 8: meshlog.report.v1.FrontendReport.verdicts:type_name -> meshlog.report.v1.Verdict
 	8,  // 9: meshlog.report.v1.FrontendReport.applied:type_name -> meshlog.report.v1.Applied
-	39, // 10: meshlog.report.v1.FrontendReport.away:type_name -> google.protobuf.Timestamp
+	40, // 10: meshlog.report.v1.FrontendReport.away:type_name -> google.protobuf.Timestamp
 	7,  // 11: meshlog.report.v1.FrontendReport.roots_applied:type_name -> meshlog.report.v1.RootsApplied
-	38, // 12: meshlog.report.v1.Applied.version:type_name -> meshlog.snapshot.v1.Version
-	38, // 13: meshlog.report.v1.Verdict.good:type_name -> meshlog.snapshot.v1.Version
+	39, // 12: meshlog.report.v1.Applied.version:type_name -> meshlog.snapshot.v1.Version
+	39, // 13: meshlog.report.v1.Verdict.good:type_name -> meshlog.snapshot.v1.Version
 	10, // 14: meshlog.report.v1.Verdict.rejectors:type_name -> meshlog.report.v1.Rejector
-	38, // 15: meshlog.report.v1.ChainMismatch.own:type_name -> meshlog.snapshot.v1.Version
-	38, // 16: meshlog.report.v1.ChainMismatch.head:type_name -> meshlog.snapshot.v1.Version
-	39, // 17: meshlog.report.v1.ProxyReport.connected_since:type_name -> google.protobuf.Timestamp
+	39, // 15: meshlog.report.v1.ChainMismatch.own:type_name -> meshlog.snapshot.v1.Version
+	39, // 16: meshlog.report.v1.ChainMismatch.head:type_name -> meshlog.snapshot.v1.Version
+	40, // 17: meshlog.report.v1.ProxyReport.connected_since:type_name -> google.protobuf.Timestamp
 	13, // 18: meshlog.report.v1.ProxyReport.types:type_name -> meshlog.report.v1.TypeReport
-	39, // 19: meshlog.report.v1.ProxyReport.certificate_ends:type_name -> google.protobuf.Timestamp
-	39, // 20: meshlog.report.v1.ProxyReport.certificate_begins:type_name -> google.protobuf.Timestamp
-	39, // 21: meshlog.report.v1.ProxyReport.certificate_shown:type_name -> google.protobuf.Timestamp
-	38, // 22: meshlog.report.v1.TypeReport.sent:type_name -> meshlog.snapshot.v1.Version
-	38, // 23: meshlog.report.v1.TypeReport.acked:type_name -> meshlog.snapshot.v1.Version
-	39, // 24: meshlog.report.v1.TypeReport.sent_time:type_name -> google.protobuf.Timestamp
-	39, // 25: meshlog.report.v1.TypeReport.acked_time:type_name -> google.protobuf.Timestamp
+	40, // 19: meshlog.report.v1.ProxyReport.certificate_ends:type_name -> google.protobuf.Timestamp
+	40, // 20: meshlog.report.v1.ProxyReport.certificate_begins:type_name -> google.protobuf.Timestamp
+	40, // 21: meshlog.report.v1.ProxyReport.certificate_shown:type_name -> google.protobuf.Timestamp
+	39, // 22: meshlog.report.v1.TypeReport.sent:type_name -> meshlog.snapshot.v1.Version
+	39, // 23: meshlog.report.v1.TypeReport.acked:type_name -> meshlog.snapshot.v1.Version
+	40, // 24: meshlog.report.v1.TypeReport.sent_time:type_name -> google.protobuf.Timestamp
+	40, // 25: meshlog.report.v1.TypeReport.acked_time:type_name -> google.protobuf.Timestamp
 	14, // 26: meshlog.report.v1.TypeReport.nack:type_name -> meshlog.report.v1.Nack
-	39, // 27: meshlog.report.v1.TypeReport.unanswered:type_name -> google.protobuf.Timestamp
-	39, // 28: meshlog.report.v1.Nack.time:type_name -> google.protobuf.Timestamp
-	39, // 29: meshlog.report.v1.WatcherReport.time:type_name -> google.protobuf.Timestamp
-	40, // 30: meshlog.report.v1.WatcherReport.diagnostics:type_name -> meshlog.snapshot.v1.Diagnostic
-	39, // 31: meshlog.report.v1.WatcherReport.listed:type_name -> google.protobuf.Timestamp
-	39, // 32: meshlog.report.v1.WatcherReport.changed:type_name -> google.protobuf.Timestamp
-	39, // 33: meshlog.report.v1.WatcherReport.down:type_name -> google.protobuf.Timestamp
-	39, // 34: meshlog.report.v1.BuilderReport.time:type_name -> google.protobuf.Timestamp
-	38, // 35: meshlog.report.v1.BuilderReport.position:type_name -> meshlog.snapshot.v1.Version
-	38, // 36: meshlog.report.v1.BuilderReport.head:type_name -> meshlog.snapshot.v1.Version
-	22, // 37: meshlog.report.v1.BuilderReport.timings:type_name -> meshlog.report.v1.StageTiming
-	21, // 38: meshlog.report.v1.BuilderReport.holds:type_name -> meshlog.report.v1.Hold
-	40, // 39: meshlog.report.v1.BuilderReport.diagnostics:type_name -> meshlog.snapshot.v1.Diagnostic
-	20, // 40: meshlog.report.v1.BuilderReport.quarantines:type_name -> meshlog.report.v1.Quarantine
-	19, // 41: meshlog.report.v1.BuilderReport.peers:type_name -> meshlog.report.v1.Peer
-	18, // 42: meshlog.report.v1.BuilderReport.frozen:type_name -> meshlog.report.v1.FrozenKind
-	39, // 43: meshlog.report.v1.BuilderReport.away:type_name -> google.protobuf.Timestamp
-	17, // 44: meshlog.report.v1.BuilderReport.log_shares:type_name -> meshlog.report.v1.LogShare
-	39, // 45: meshlog.report.v1.Peer.heard:type_name -> google.protobuf.Timestamp
-	39, // 46: meshlog.report.v1.Quarantine.since:type_name -> google.protobuf.Timestamp
-	38, // 47: meshlog.report.v1.StageTiming.version:type_name -> meshlog.snapshot.v1.Version
-	39, // 48: meshlog.report.v1.StageTiming.observed:type_name -> google.protobuf.Timestamp
-	39, // 49: meshlog.report.v1.StageTiming.logged:type_name -> google.protobuf.Timestamp
-	39, // 50: meshlog.report.v1.StageTiming.read:type_name -> google.protobuf.Timestamp
-	39, // 51: meshlog.report.v1.StageTiming.due:type_name -> google.protobuf.Timestamp
-	39, // 52: meshlog.report.v1.StageTiming.built:type_name -> google.protobuf.Timestamp
-	39, // 53: meshlog.report.v1.StageTiming.published:type_name -> google.protobuf.Timestamp
-	12, // 54: meshlog.report.v1.ProxyReply.report:type_name -> meshlog.report.v1.ProxyReport
-	38, // 55: meshlog.report.v1.ProxyReply.version:type_name -> meshlog.snapshot.v1.Version
-	31, // 56: meshlog.report.v1.ProxyReply.types:type_name -> meshlog.report.v1.TypeContent
-	30, // 57: meshlog.report.v1.DrainReply.agents:type_name -> meshlog.report.v1.DrainingAgent
-	39, // 58: meshlog.report.v1.DrainingAgent.until:type_name -> google.protobuf.Timestamp
-	32, // 59: meshlog.report.v1.TypeContent.resources:type_name -> meshlog.report.v1.ResourceContent
-	0,  // 60: meshlog.report.v1.AuthorityRequest.action:type_name -> meshlog.report.v1.AuthorityAction
-	35, // 61: meshlog.report.v1.AuthorityReply.roots:type_name -> meshlog.report.v1.AuthorityRoot
-	39, // 62: meshlog.report.v1.AuthorityRoot.since:type_name -> google.protobuf.Timestamp
-	39, // 63: meshlog.report.v1.AuthorityRoot.ends:type_name -> google.protobuf.Timestamp
-	39, // 64: meshlog.report.v1.AuthorityRoot.last_ends:type_name -> google.protobuf.Timestamp
-	65, // [65:65] is the sub-list for method output_type
-	65, // [65:65] is the sub-list for method input_type
-	65, // [65:65] is the sub-list for extension type_name
-	65, // [65:65] is the sub-list for extension extendee
-	0,  // [0:65] is the sub-list for field type_name
+	40, // 27: meshlog.report.v1.TypeReport.unanswered:type_name -> google.protobuf.Timestamp
+	40, // 28: meshlog.report.v1.Nack.time:type_name -> google.protobuf.Timestamp
+	40, // 29: meshlog.report.v1.WatcherReport.time:type_name -> google.protobuf.Timestamp
+	41, // 30: meshlog.report.v1.WatcherReport.diagnostics:type_name -> meshlog.snapshot.v1.Diagnostic
+	40, // 31: meshlog.report.v1.WatcherReport.listed:type_name -> google.protobuf.Timestamp
+	40, // 32: meshlog.report.v1.WatcherReport.changed:type_name -> google.protobuf.Timestamp
+	40, // 33: meshlog.report.v1.WatcherReport.down:type_name -> google.protobuf.Timestamp
+	16, // 34: meshlog.report.v1.WatcherReport.registry:type_name -> meshlog.report.v1.RegistryReport
+	40, // 35: meshlog.report.v1.RegistryReport.oldest_read:type_name -> google.protobuf.Timestamp
+	40, // 36: meshlog.report.v1.RegistryReport.error_time:type_name -> google.protobuf.Timestamp
+	40, // 37: meshlog.report.v1.BuilderReport.time:type_name -> google.protobuf.Timestamp
+	39, // 38: meshlog.report.v1.BuilderReport.position:type_name -> meshlog.snapshot.v1.Version
+	39, // 39: meshlog.report.v1.BuilderReport.head:type_name -> meshlog.snapshot.v1.Version
+	23, // 40: meshlog.report.v1.BuilderReport.timings:type_name -> meshlog.report.v1.StageTiming
+	22, // 41: meshlog.report.v1.BuilderReport.holds:type_name -> meshlog.report.v1.Hold
+	41, // 42: meshlog.report.v1.BuilderReport.diagnostics:type_name -> meshlog.snapshot.v1.Diagnostic
+	21, // 43: meshlog.report.v1.BuilderReport.quarantines:type_name -> meshlog.report.v1.Quarantine
+	20, // 44: meshlog.report.v1.BuilderReport.peers:type_name -> meshlog.report.v1.Peer
+	19, // 45: meshlog.report.v1.BuilderReport.frozen:type_name -> meshlog.report.v1.FrozenKind
+	40, // 46: meshlog.report.v1.BuilderReport.away:type_name -> google.protobuf.Timestamp
+	18, // 47: meshlog.report.v1.BuilderReport.log_shares:type_name -> meshlog.report.v1.LogShare
+	40, // 48: meshlog.report.v1.Peer.heard:type_name -> google.protobuf.Timestamp
+	40, // 49: meshlog.report.v1.Quarantine.since:type_name -> google.protobuf.Timestamp
+	39, // 50: meshlog.report.v1.StageTiming.version:type_name -> meshlog.snapshot.v1.Version
+	40, // 51: meshlog.report.v1.StageTiming.observed:type_name -> google.protobuf.Timestamp
+	40, // 52: meshlog.report.v1.StageTiming.logged:type_name -> google.protobuf.Timestamp
+	40, // 53: meshlog.report.v1.StageTiming.read:type_name -> google.protobuf.Timestamp
+	40, // 54: meshlog.report.v1.StageTiming.due:type_name -> google.protobuf.Timestamp
+	40, // 55: meshlog.report.v1.StageTiming.built:type_name -> google.protobuf.Timestamp
+	40, // 56: meshlog.report.v1.StageTiming.published:type_name -> google.protobuf.Timestamp
+	12, // 57: meshlog.report.v1.ProxyReply.report:type_name -> meshlog.report.v1.ProxyReport
+	39, // 58: meshlog.report.v1.ProxyReply.version:type_name -> meshlog.snapshot.v1.Version
+	32, // 59: meshlog.report.v1.ProxyReply.types:type_name -> meshlog.report.v1.TypeContent
+	31, // 60: meshlog.report.v1.DrainReply.agents:type_name -> meshlog.report.v1.DrainingAgent
+	40, // 61: meshlog.report.v1.DrainingAgent.until:type_name -> google.protobuf.Timestamp
+	33, // 62: meshlog.report.v1.TypeContent.resources:type_name -> meshlog.report.v1.ResourceContent
+	0,  // 63: meshlog.report.v1.AuthorityRequest.action:type_name -> meshlog.report.v1.AuthorityAction
+	36, // 64: meshlog.report.v1.AuthorityReply.roots:type_name -> meshlog.report.v1.AuthorityRoot
+	40, // 65: meshlog.report.v1.AuthorityRoot.since:type_name -> google.protobuf.Timestamp
+	40, // 66: meshlog.report.v1.AuthorityRoot.ends:type_name -> google.protobuf.Timestamp
+	40, // 67: meshlog.report.v1.AuthorityRoot.last_ends:type_name -> google.protobuf.Timestamp
+	68, // [68:68] is the sub-list for method output_type
+	68, // [68:68] is the sub-list for method input_type
+	68, // [68:68] is the sub-list for extension type_name
+	68, // [68:68] is the sub-list for extension extendee
+	0,  // [0:68] is the sub-list for field type_name
 }
 
 func init() { file_meshlog_report_v1_report_proto_init() }
@@ -3772,7 +3915,7 @@ func file_meshlog_report_v1_report_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_meshlog_report_v1_report_proto_rawDesc), len(file_meshlog_report_v1_report_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   37,
+			NumMessages:   38,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
