@@ -24,8 +24,8 @@ func upCommand() *cobra.Command {
 	s := up.DefaultSettings()
 	return process.Command(process.Spec{
 		Use: "up", Path: "meshlog up", Short: "Run a whole mesh in this process", Settings: s,
-		Long: `Run a whole mesh in this process: a bus, a builder, a frontend, and a watcher for
-the directory, the Kubernetes cluster, or both.
+		Long: `Run a whole mesh in this process: a bus, a builder, a frontend, and watchers for
+a directory, a Kubernetes cluster and a source of MCP-over-xDS, or for some of them.
 
 Envoys connect to 127.0.0.1:15010 (xDS over gRPC). Health, metrics and debug pages
 are on 127.0.0.1:15014; /readyz answers 200 once the first version is served.
@@ -33,7 +33,8 @@ The data directory holds all state; the other commands find the mesh by it.`,
 		Example: `  meshlog up --config mesh/ --data data/
   meshlog up --config mesh/ --data data/ --listen 0.0.0.0:15010
   meshlog up --kubeconfig ~/.kube/config --data data/
-  meshlog up --kubeconfig ~/.kube/config --cluster east --config mesh/ --data data/`,
+  meshlog up --kubeconfig ~/.kube/config --cluster east --config mesh/ --data data/
+  meshlog up --mcp-source xds://higress:15051 --data data/`,
 		Verify: s.Verify,
 		Run:    func(ctx context.Context, p *process.Process) error { return up.Run(ctx, p, s) },
 	})

@@ -2,13 +2,14 @@
 //
 //	DIR ──────> watcher/file ──> log ──> builder ──> version chain ──> frontend ──> Envoys
 //	CLUSTER ──> watcher/kube ──>  │                       │
+//	SOURCE ───> watcher/mcpxds >  │                       │
 //	            policy ────────>  └──── embedded bus ─────┘
 //	            ca (--ca) ─────>
 //	ISSUERS ───> watcher/jwks ─>
 //
 // Each role has its own account and connection on the bus, its own file and its own
 // reports.
-// Packages roles/builder, roles/frontend, roles/watcher, roles/kube, roles/jwks and roles/ca run it in
+// Packages roles/builder, roles/frontend, roles/watcher, roles/kube, roles/mcpxds, roles/jwks and roles/ca run it in
 // the same way in a process of its own.
 package up
 
@@ -36,6 +37,7 @@ import (
 	"meshlog.dev/services/roles/frontend"
 	"meshlog.dev/services/roles/jwks"
 	"meshlog.dev/services/roles/kube"
+	"meshlog.dev/services/roles/mcpxds"
 	watcherroles "meshlog.dev/services/roles/watcher"
 	"meshlog.dev/services/watcher"
 )
@@ -47,6 +49,8 @@ type Settings struct {
 	// Kube is the cluster to watch, if it has a Kubeconfig; `up` looks for no
 	// other credentials.
 	Kube kube.Settings
+	// MCP is the source of MCP-over-xDS to watch, if it has one.
+	MCP mcpxds.Settings
 	// Data is the data directory, created if it is missing: nats/ is the bus,
 	// builder/ and frontend/ hold a file each, keys/ the sealed private keys, bus has
 	// the address of the bus, auth/ the keys of its users.
@@ -71,7 +75,7 @@ type Settings struct {
 // DefaultSettings returns settings without Data and without a source to watch.
 func DefaultSettings() *Settings {
 	return &Settings{
-		BusListen: "127.0.0.1:0", Kube: kube.DefaultSettings(), Frontend: frontend.DefaultSettings(), Builder: builder.DefaultSettings(),
+		BusListen: "127.0.0.1:0", Kube: kube.DefaultSettings(), MCP: mcpxds.DefaultSettings(), Frontend: frontend.DefaultSettings(), Builder: builder.DefaultSettings(),
 		Watcher: watcherroles.DefaultSettings(), JWKS: jwks.DefaultSettings(), Authority: ca.UpSettings(),
 	}
 }
@@ -87,6 +91,7 @@ func (s *Settings) Flags(fs *pflag.FlagSet) {
 	s.Kube.Flags(fs)
 	fs.Lookup("kubeconfig").Usage = "kubeconfig `file` with the API server's address and credentials. " +
 		"Set it to watch a cluster, with or without a directory in --config"
+	s.MCP.Flags(fs)
 	s.Frontend.Flags(fs)
 	fs.Lookup("seal-key-file").Usage += ". It also seals the key of the certificate authority, with --ca"
 	s.Builder.Flags(fs)
@@ -113,8 +118,8 @@ func (s *Settings) Check() error {
 	switch {
 	case s.Config != "" || s.Certificates != "":
 		config = s.Directories.Check(s.Kube.Secrets)
-	case s.Kube.Kubeconfig == "":
-		config = process.Invalid("config", "is missing: give the directory of YAML to serve, or the cluster to watch with --kubeconfig")
+	case s.Kube.Kubeconfig == "" && s.MCP.Source == "":
+		config = process.Invalid("config", "is missing: give the directory of YAML to serve, the cluster to watch with --kubeconfig, or the source to watch with --mcp-source")
 	}
 	var authority error
 	if s.CA {
@@ -123,7 +128,7 @@ func (s *Settings) Check() error {
 		authority = process.Invalid("xds-names", "needs the certificate authority: give --ca")
 	}
 	_, watchers := s.roles()
-	return errors.Join(config, watchers, authority, process.CheckData(s.Data), s.Kube.Check(), s.Frontend.Check(), s.Builder.Check(), s.Watcher.Check(), s.JWKS.Check())
+	return errors.Join(config, watchers, authority, process.CheckData(s.Data), s.Kube.Check(), s.MCP.Check(), s.Frontend.Check(), s.Builder.Check(), s.Watcher.Check(), s.JWKS.Check())
 }
 
 // Verify checks the directories and files that the settings name, and writes the
@@ -139,7 +144,7 @@ func (s *Settings) Verify(ctx context.Context, w io.Writer) error {
 	if s.CA {
 		authority = s.authority().Verify()
 	}
-	return errors.Join(directory, cluster, authority, process.VerifyData(s.Data), s.Frontend.Verify(), s.JWKS.Verify())
+	return errors.Join(directory, cluster, authority, process.VerifyData(s.Data), s.MCP.Verify(), s.Frontend.Verify(), s.JWKS.Verify())
 }
 
 // roles returns the users of the bus: a role for each part of this process, for the
@@ -156,6 +161,9 @@ func (s *Settings) roles() ([]bus.Role, error) {
 	}
 	if s.Kube.Kubeconfig != "" {
 		add(s.Kube.Role())
+	}
+	if s.MCP.Source != "" {
+		add(bus.Watcher(s.MCP.Shard()))
 	}
 	if s.CA {
 		add(bus.Watcher(ca.Shard))
@@ -231,7 +239,7 @@ func Run(ctx context.Context, p *process.Process, s *Settings) error {
 		return err
 	}
 
-	p.Log.Info("up", append(ports.Attrs(), "config", s.Config, "kubeconfig", s.Kube.Kubeconfig, "data", s.Data, "bus", server.URL())...)
+	p.Log.Info("up", append(ports.Attrs(), "config", s.Config, "kubeconfig", s.Kube.Kubeconfig, "mcp_source", s.MCP.Source, "data", s.Data, "bus", server.URL())...)
 	return process.RunStages(ctx,
 		// version chain -> frontend -> Envoys. It drains first: while its
 		// streams end, everything behind it is still there.
@@ -273,8 +281,8 @@ func (s *Settings) ring(r bus.Role) keyring.Ring {
 	return keyring.Ring{File: filepath.Join(s.Data, "auth", name)}
 }
 
-// sources returns the watchers of the directory, the cluster and the policy, and those of
-// them that give private keys.
+// sources returns the watchers of the directory, the cluster, the source of MCP-over-xDS and the
+// policy, and those of them that give private keys.
 func (s *Settings) sources(p *process.Process, connect connector) (all process.Stage, keepers map[ident.Shard]frontend.Ask, err error) {
 	keepers = map[ident.Shard]frontend.Ask{}
 	var required []*configv1.RequiredSource
@@ -319,6 +327,13 @@ func (s *Settings) sources(p *process.Process, connect connector) (all process.S
 			keepers[shard] = keys.Ask
 		}
 		all = append(all, cluster.Run)
+	}
+	if s.MCP.Source != "" {
+		shard := s.MCP.Shard()
+		required = append(required, &configv1.RequiredSource{Source: shard.Source, Instance: shard.Instance, AcceptPartial: true})
+		all = append(all, func(ctx context.Context) error {
+			return s.MCP.Run(ctx, mcpxds.Options{Domain: process.DefaultDomain, Holder: id, Connect: connectAs(shard), Process: p, LogShare: s.Watcher.LogShare})
+		})
 	}
 	if s.CA {
 		required = append(required, &configv1.RequiredSource{Source: ca.Shard.Source, Instance: ca.Shard.Instance})

@@ -29,10 +29,12 @@ type Options struct {
 	Shard  ident.Shard
 	// Holder names this process. It is stable over restarts, and different from
 	// the standby's.
-	Holder  string
-	Watcher watcher.Watcher
-	Connect func(context.Context) (*bus.Conn, error)
-	Process *process.Process
+	Holder string
+	// Identity names what the watcher reads, such as an address; empty: it has no name.
+	Identity string
+	Watcher  watcher.Watcher
+	Connect  func(context.Context) (*bus.Conn, error)
+	Process  *process.Process
 	// LogShare is how much of the log the records of the shard may take, in percent;
 	// 0: the default.
 	LogShare int
@@ -95,7 +97,7 @@ func Run(ctx context.Context, o Options) error {
 		// Reads the source and publishes its changes.
 		process.Stage{func(ctx context.Context) error {
 			return watcher.Run(ctx, watcher.Config{
-				Shard: o.Shard, Holder: o.Holder, Watcher: o.Watcher, Leader: fleet,
+				Shard: o.Shard, Holder: o.Holder, Identity: o.Identity, Watcher: o.Watcher, Leader: fleet,
 				Log:         &watcher.Limited{Log: log, Shard: o.Shard, Percent: cmp.Or(o.LogShare, DefaultSettings().LogShare), Usage: usage{log, fleet}},
 				Permissions: w,
 				Logger:      logger, ListingRequests: requests, Metrics: metrics, Tracer: tracing.New(o.Process.Traces, "watcher"),

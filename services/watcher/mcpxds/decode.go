@@ -45,6 +45,8 @@ type resource struct {
 	gone   bool // deleted, or of another revision
 	object watcher.Object
 	sum    uint64
+	// endpoints of a ServiceEntry.
+	endpoints int
 	// bad is why the object cannot be decoded; its value is an Undecoded.
 	bad *problem.Diagnostic
 	// unknown is the path of a field that was left out, because this build does not know it.
@@ -86,11 +88,21 @@ func (d *decoder) decode(c *collection, n name, r *mcp.Resource, observed time.T
 		out.gone, out.object.Delete = true, true
 		return out
 	}
-	v, unknown, bad := payload(c.of, n, r)
+	var v ident.Value
+	decoded, bad := decodeBody(c.of, r.GetBody())
+	if bad != nil {
+		v = kind.Undecoded(r.GetBody().GetValue(), "application/protobuf", bad)
+	} else {
+		if e, ok := decoded.(*networking.ServiceEntry); ok {
+			out.endpoints = len(e.GetEndpoints())
+		}
+		out.unknown = dropUnknown(decoded.ProtoReflect(), "")
+		v, bad = payload(c.of, n, m, decoded, out.unknown)
+	}
 	if t := m.GetCreateTime(); t != nil && t.CheckValid() == nil {
 		v.Created = t.AsTime()
 	}
-	out.object.Value, out.unknown, out.bad = v, unknown, bad
+	out.object.Value, out.bad = v, bad
 	out.sum = d.sum(v)
 	return out
 }
@@ -108,32 +120,24 @@ func (d *decoder) sum(v ident.Value) uint64 {
 // raw returns a hash of a resource as it came.
 func (d *decoder) raw(a *anypb.Any) uint64 { return maphash.Bytes(d.seed, a.GetValue()) }
 
-// payload returns the value of an object. If it cannot be decoded, the value is an
-// Undecoded and bad says why.
-func payload(s *set, n name, r *mcp.Resource) (v ident.Value, unknown string, bad *problem.Diagnostic) {
-	m, bad := decodeBody(s, r.GetBody())
-	if bad != nil {
-		return kind.Undecoded(r.GetBody().GetValue(), "application/protobuf", bad), "", bad
-	}
-	if unknown = dropUnknown(m.ProtoReflect(), ""); unknown != "" && s.kind.Security {
+// payload returns the value of a decoded object. If the object must not be taken, the
+// value is an Undecoded and bad says why. unknown is a field that was left out.
+func payload(s *set, n name, meta *mcp.Metadata, m proto.Message, unknown string) (v ident.Value, bad *problem.Diagnostic) {
+	if bad = portZero(m); unknown != "" && s.kind.Security {
 		// What is left could allow more than the whole policy.
 		bad = invalid(unknown, "this build does not know the field, and a policy without it could allow more")
 	}
 	if bad == nil {
-		bad = portZero(m)
-	}
-	if bad != nil {
-		return kind.Undecoded(document(s.kind, n, r.GetMetadata(), m), "application/json", bad), "", bad
-	}
-	m, err := s.kind.Annotated(m, r.GetMetadata().GetAnnotations())
-	if err == nil {
-		var b []byte
-		if b, err = s.kind.Encode(m); err == nil {
-			return ident.Value{Type: s.kind.TypeOf(m), Bytes: b}, unknown, nil
+		annotated, err := s.kind.Annotated(m, meta.GetAnnotations())
+		if err == nil {
+			var b []byte
+			if b, err = s.kind.Encode(annotated); err == nil {
+				return ident.Value{Type: s.kind.TypeOf(annotated), Bytes: b}, nil
+			}
 		}
+		bad = invalid("", err.Error())
 	}
-	bad = invalid("", err.Error())
-	return kind.Undecoded(r.GetBody().GetValue(), "application/protobuf", bad), "", bad
+	return kind.Undecoded(document(s.kind, n, meta, m), "application/json", bad), bad
 }
 
 func invalid(field, reason string) *problem.Diagnostic {

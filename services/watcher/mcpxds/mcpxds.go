@@ -14,6 +14,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/watcher"
 	"meshlog.dev/services/watcher/registry"
 )
@@ -40,6 +41,8 @@ type Config struct {
 	MeshConfig bool
 
 	Metrics *Metrics // nil: new ones
+	// Status is told what is read; nil: a new one.
+	Status *registry.Status
 }
 
 // Watcher watches a source. Only one goroutine at a time may call Run.
@@ -61,6 +64,9 @@ func New(cfg Config) *Watcher {
 	cfg.ID, cfg.Namespace = cmp.Or(cfg.ID, "meshlog"), cmp.Or(cfg.Namespace, "istio-system")
 	if cfg.Metrics == nil {
 		cfg.Metrics = NewMetrics("")
+	}
+	if cfg.Status == nil {
+		cfg.Status = registry.NewStatus(ident.Shard{Source: Source})
 	}
 	return &Watcher{cfg: cfg, limits: defaultLimits(), doubts: map[string]*registry.Doubt{}}
 }
@@ -108,6 +114,9 @@ func (w *Watcher) Run(ctx context.Context, sink watcher.Sink) error {
 	err := w.watch(ctx, sink)
 	if ctx.Err() != nil {
 		return ctx.Err()
+	}
+	if err != nil {
+		w.cfg.Status.Count(err)
 	}
 	if w.failed++; err == nil {
 		w.failed = 0

@@ -45,7 +45,7 @@ func (m *Metrics) answered(good bool) {
 func (m *Metrics) set(sets []*set) {
 	unanswered := 0
 	for _, s := range sets {
-		m.objects.WithLabelValues(s.kind.Name).Set(float64(s.count(nil, nil)))
+		m.objects.WithLabelValues(s.kind.Name).Set(float64(s.total().Services))
 		if s.awaited() && !s.covered {
 			unanswered++
 		}

@@ -120,7 +120,7 @@ func (r *run) report() {
 		if why := r.doubt(s.kind.Name).Reason(); s.held && why != "" {
 			whole = append(whole, problem.Diagnostic{
 				Severity: problem.Warning, Code: "doubted", Origin: origin,
-				Reason: fmt.Sprintf("the source has %d objects of kind %s, far fewer than before: %s", s.count(nil, nil), s.kind.Name, why),
+				Reason: fmt.Sprintf("the source has %d objects of kind %s, far fewer than before: %s", s.total().Services, s.kind.Name, why),
 				Advice: "nothing is to be done if they were removed",
 				Effect: "nothing of the kind is removed until a second reading agrees",
 			})

@@ -1,6 +1,7 @@
 package mcpxds
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -134,6 +135,7 @@ func (r *run) take(a answer) error {
 	}
 	r.apply(c, in, a.at)
 	r.cfg.Metrics.answered(bad == "")
+	r.cfg.Status.Count(rejected(c, bad))
 	return r.send(c, a.GetNonce(), bad)
 }
 
@@ -155,7 +157,31 @@ func (r *run) step(ctx context.Context, now time.Time) (done bool, err error) {
 	}
 	r.report()
 	r.cfg.Metrics.set(r.sets)
+	r.cfg.Status.Set(r.reading())
 	return r.finished(now), nil
+}
+
+// rejected returns the error of an answer; nil: it was accepted.
+func rejected(c *collection, bad string) error {
+	if bad == "" {
+		return nil
+	}
+	return fmt.Errorf("rejected an answer of %s: %s", c.url, bad)
+}
+
+// reading returns what is read, for `meshlog sources` (REG-15). Each change is pushed.
+func (r *run) reading() registry.Reading {
+	var all registry.Reading
+	for _, s := range r.sets {
+		if s.kind.Name == serviceKind {
+			all.Counts = s.total()
+		}
+		if s.held {
+			all.Doubted = cmp.Or(all.Doubted, r.doubt(s.kind.Name).Reason(), "the name of an object cannot be read")
+		}
+	}
+	all.Polled = all.Services
+	return all
 }
 
 // changes returns what is pending, by key.
@@ -216,7 +242,7 @@ func (r *run) list(ctx context.Context, now time.Time) error {
 				s.again = now.Add(r.limits.doubt)
 			}
 		} else {
-			whole, again := r.doubt(s.kind.Name).Judge(registry.Counts{Services: s.count(nil, nil)}, now)
+			whole, again := r.doubt(s.kind.Name).Judge(registry.Counts{Services: s.total().Services}, now)
 			s.held, s.doubted, s.again = !whole, now, again
 		}
 		l.Partial = l.Partial || s.held

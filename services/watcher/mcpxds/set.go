@@ -63,11 +63,11 @@ func (r *run) apply(c *collection, in content, now time.Time) {
 			r.remove(c, one.name, now)
 			continue
 		}
-		r.put(c, one, entry{raw: in.raw[one.name], sum: one.sum, plain: one.bad == nil && one.unknown == ""})
+		r.put(c, one, entry{raw: in.raw[one.name], sum: one.sum, endpoints: int32(one.endpoints), plain: one.bad == nil && one.unknown == ""})
 	}
 	if r.decoder.incremental {
 		if s := c.of; s.covered && !s.held {
-			r.doubt(s.kind.Name).Published(registry.Counts{Services: s.count(nil, nil)})
+			r.doubt(s.kind.Name).Published(registry.Counts{Services: s.total().Services})
 		}
 		return
 	}
@@ -99,7 +99,7 @@ func (r *run) mayRemove(c *collection, missing []name, now time.Time) bool {
 		s.doubted = now
 	}
 	// A later answer of this stream is no second read, whenever it comes.
-	whole, again := d.Judge(registry.Counts{Services: s.count(c, missing)}, s.doubted)
+	whole, again := d.Judge(registry.Counts{Services: s.without(c, missing)}, s.doubted)
 	s.held, s.again = !whole, again
 	return whole
 }

@@ -6,13 +6,17 @@ import (
 	"time"
 
 	"meshlog.dev/services/mesh/kind"
+	"meshlog.dev/services/watcher/registry"
 )
 
 // meshConfigType is how sources call the MeshConfig. Its payload is the bare message.
 const meshConfigType = "core/v1alpha1/MeshConfig"
 
-// meshConfigKind is the kind of the MeshConfig.
-const meshConfigKind = "MeshConfig"
+// Kinds that differ from others.
+const (
+	meshConfigKind = "MeshConfig"
+	serviceKind    = "ServiceEntry"
+)
 
 // Kinds returns the kinds that a source is asked for without a setting: Istio's (MCP-1).
 func Kinds() []*kind.Kind {
@@ -65,6 +69,8 @@ func (n name) String() string {
 type entry struct {
 	raw uint64 // of the resource as it came
 	sum uint64 // of what is published
+	// endpoints of a ServiceEntry.
+	endpoints int32
 	// plain: nothing is wrong with it, so it needs no second look while raw is the same.
 	plain bool
 }
@@ -127,16 +133,22 @@ func (s *set) winner(n name) (e entry, rank int, ok bool) {
 	return entry{}, 0, false
 }
 
-// count returns how many names the set has, without those that c lacks.
-func (s *set) count(c *collection, lacks []name) int {
-	n := 0
+// total returns how many objects the set has, and endpoints of ServiceEntries.
+func (s *set) total() (c registry.Counts) {
 	for _, v := range s.versions {
-		for known := range v.entries {
-			if _, rank, _ := s.winner(known); rank == v.rank {
-				n++
+		for n, e := range v.entries {
+			if _, rank, _ := s.winner(n); rank == v.rank {
+				c.Services++
+				c.Instances += int(e.endpoints)
 			}
 		}
 	}
+	return c
+}
+
+// without returns how many objects the set has if c lacks some of its own.
+func (s *set) without(c *collection, lacks []name) int {
+	n := s.total().Services
 	for _, known := range lacks {
 		others := slices.ContainsFunc(s.versions, func(v *collection) bool {
 			_, has := v.entries[known]
