@@ -46,7 +46,7 @@ func TestObservability(t *testing.T) {
 	f.overTLS(f.mesh.Frontends[0], serves)
 	maps.Copy(all, f.exports())
 	f.table(all)
-	f.answerable(f.withCA(all), f.dashboard())
+	f.answerable(f.withOthers(all), f.dashboard())
 	f.answerable(all, f.alerts())
 	f.onDashboard(all)
 
@@ -64,15 +64,15 @@ func TestObservability(t *testing.T) {
 	}
 }
 
-// caRow is a row of the table of the CA's metrics.
-var caRow = regexp.MustCompile("(?m)^\\| `((?:citadel|meshlog_ca)_\\w+)(?:\\{([^}]*)\\})?` \\|")
+// otherRow is a row of the tables of metrics that a CA and watchers of registries have.
+var otherRow = regexp.MustCompile("(?m)^\\| `((?:citadel|meshlog_ca|meshlog_registry|meshlog_mcpxds)_\\w+)(?:\\{([^}]*)\\})?` \\|")
 
-// withCA adds the metrics of a CA, which no mesh of this test has. Tests of roles/ca compare
-// their table with the code.
-func (f *fixture) withCA(all map[string]exported) map[string]exported {
+// withOthers adds the metrics of a CA and of watchers of registries, which no mesh of this
+// test has. Tests of their packages compare the tables with the code.
+func (f *fixture) withOthers(all map[string]exported) map[string]exported {
 	f.Helper()
 	with := maps.Clone(all)
-	for _, m := range caRow.FindAllStringSubmatch(string(f.observability("README.md")), -1) {
+	for _, m := range otherRow.FindAllStringSubmatch(string(f.observability("README.md")), -1) {
 		e := exported{Metric: rig.Metric{Name: m[1]}}
 		if m[2] != "" {
 			e.Labels = strings.Split(m[2], ", ")

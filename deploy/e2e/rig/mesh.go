@@ -152,6 +152,8 @@ type Mesh struct {
 	Builders, Frontends []*Server
 	// Twins stand by for the watcher.
 	Twins []*Server
+	// MCP has the watcher of a source of MCP-over-xDS.
+	MCP []*Server
 	// Kube are the watchers of each cluster of Parts; the first watcher of a
 	// cluster is active, at first.
 	Kube [][]*Server

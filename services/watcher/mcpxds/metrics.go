@@ -7,12 +7,12 @@ import (
 	"meshlog.dev/proto/ident"
 )
 
-// Metrics are the metrics of a watcher. Their label source is its shard.
+// Metrics are the metrics of a watcher, besides those of a registry.Status. Their label
+// source is its shard.
 type Metrics struct {
 	prometheus.Collector
 
-	answers    *prometheus.CounterVec // by result
-	objects    *prometheus.GaugeVec   // by kind
+	objects    *prometheus.GaugeVec // by kind
 	unanswered prometheus.Gauge
 }
 
@@ -21,24 +21,11 @@ func NewMetrics(instance string) *Metrics {
 	all := prometheus.NewRegistry()
 	labels := prometheus.Labels{"source": ident.Shard{Source: Source, Instance: instance}.String()}
 	add := promauto.With(prometheus.WrapRegistererWith(labels, prometheus.WrapRegistererWithPrefix("meshlog_mcpxds_", all)))
-	m := &Metrics{
+	return &Metrics{
 		Collector:  all,
-		answers:    add.NewCounterVec(prometheus.CounterOpts{Name: "answers_total", Help: "Answers of the source, by result: accepted, or rejected because an object in them cannot be decoded. `meshlog diagnostics` and `meshlog sources` have the reasons."}, []string{"result"}),
 		objects:    add.NewGaugeVec(prometheus.GaugeOpts{Name: "objects", Help: "Objects of the source, by kind."}, []string{"kind"}),
-		unanswered: add.NewGauge(prometheus.GaugeOpts{Name: "unanswered_kinds", Help: "Kinds for which the source does not answer: objects of them stay as they are. `meshlog sources` names them."}),
+		unanswered: add.NewGauge(prometheus.GaugeOpts{Name: "unanswered_kinds", Help: "Kinds for which the source does not answer: their objects stay as they are. `meshlog sources` names them."}),
 	}
-	for _, result := range []string{"accepted", "rejected"} {
-		m.answers.WithLabelValues(result)
-	}
-	return m
-}
-
-func (m *Metrics) answered(good bool) {
-	result := "accepted"
-	if !good {
-		result = "rejected"
-	}
-	m.answers.WithLabelValues(result).Inc()
 }
 
 // set updates the gauges after the listing.

@@ -134,7 +134,6 @@ func (r *run) take(a answer) error {
 		c.accepted = a.GetVersionInfo()
 	}
 	r.apply(c, in, a.at)
-	r.cfg.Metrics.answered(bad == "")
 	r.cfg.Status.Count(rejected(c, bad))
 	return r.send(c, a.GetNonce(), bad)
 }
