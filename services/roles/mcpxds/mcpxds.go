@@ -41,7 +41,7 @@ func DefaultSettings() Settings {
 func (s *Settings) Flags(fs *pflag.FlagSet) {
 	fs.StringVar(&s.Source, "mcp-source", s.Source, "`address` of a source of MCP-over-xDS, as xds://HOST:PORT: istiod, Higress, slime, or a frontend of another mesh")
 	fs.StringVar(&s.Instance, "mcp-instance", s.Instance, "unique `name` of the source: watchers with the same name publish as one source. The default is HOST-PORT. "+
-		"Set it if the address may change")
+		"Set it to see the source under a name of its own")
 	fs.StringVar(&s.Namespace, "mcp-namespace", s.Namespace, "`namespace` that the source is told as the watcher's. "+
 		"Change it if the source decides by it what it sends")
 	fs.StringVar(&s.Revision, "mcp-revision", s.Revision, "`revision` of Istio: objects whose label istio.io/rev is another one are hidden. "+

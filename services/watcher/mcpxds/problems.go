@@ -11,10 +11,12 @@ import (
 
 // problems are what is wrong with an answer.
 type problems struct {
-	bad    []string // what the source is told
-	nobad  int      // further bad objects
-	notes  map[string]*note
-	sorted []string // the keys of notes, in the order in which they came
+	bad  []string // what the source is told
+	more int      // further bad objects
+	// notes are what people are told, by what is wrong; order has their keys as they came.
+	notes   map[string]*note
+	order   []string
+	further int // further notes
 }
 
 // note is a problem that several objects may have.
@@ -24,24 +26,36 @@ type note struct {
 	count int
 }
 
-// told is how many bad objects a NACK names.
-const told = 10
+// Limits of what is said, because a source may send anything.
+const (
+	told    = 10  // bad objects that a NACK names
+	noted   = 20  // different problems with a type
+	longest = 300 // bytes of a text
+)
+
+// cut returns a text that is not too long.
+func cut(text string) string {
+	if len(text) > longest {
+		text = text[:longest] + " ..."
+	}
+	return strings.ToValidUTF8(text, "?")
+}
 
 func (p *problems) say(object, reason string) {
 	if len(p.bad) == told {
-		p.nobad++
+		p.more++
 		return
 	}
-	p.bad = append(p.bad, object+": "+reason)
+	p.bad = append(p.bad, cut(object+": "+reason))
 }
 
 // nack returns what a source is told of its answer; empty: it is good.
 func (p *problems) nack() string {
 	text := strings.Join(p.bad, "; ")
-	if p.nobad > 0 {
-		text += fmt.Sprintf("; and %d others", p.nobad)
+	if p.more > 0 {
+		text += fmt.Sprintf("; and %d others", p.more)
 	}
-	return strings.ToValidUTF8(text, "?")
+	return text
 }
 
 func (p *problems) add(key, object string, d problem.Diagnostic) {
@@ -52,8 +66,13 @@ func (p *problems) add(key, object string, d problem.Diagnostic) {
 		n.count++
 		return
 	}
-	p.notes[key] = &note{d, object, 1}
-	p.sorted = append(p.sorted, key)
+	if len(p.notes) == noted {
+		p.further++
+		return
+	}
+	d.Reason = cut(d.Reason)
+	p.notes[key] = &note{d, cut(object), 1}
+	p.order = append(p.order, key)
 }
 
 // undecoded notes an object whose value is an Undecoded: the builder reports it.
@@ -87,7 +106,7 @@ func (p *problems) unknown(n name, field string) {
 // diagnostics returns the notes about a collection.
 func (p *problems) diagnostics(c *collection, origin string) []problem.Diagnostic {
 	var ds []problem.Diagnostic
-	for _, key := range p.sorted {
+	for _, key := range p.order {
 		n := p.notes[key]
 		d := n.Diagnostic
 		d.Origin = origin + " " + c.url
@@ -99,6 +118,12 @@ func (p *problems) diagnostics(c *collection, origin string) []problem.Diagnosti
 			d.Reason += ")"
 		}
 		ds = append(ds, d)
+	}
+	if p.further > 0 {
+		ds = append(ds, problem.Diagnostic{
+			Severity: problem.Warning, Code: "further", Origin: origin + " " + c.url,
+			Reason: fmt.Sprintf("there are %d further problems", p.further), Advice: "correct the others first",
+		})
 	}
 	return ds
 }

@@ -356,3 +356,25 @@ func TestForeignType(t *testing.T) {
 		t.Errorf("reported %+v", d)
 	}
 }
+
+// Of two objects of one name in an answer, the first counts.
+func TestTwice(t *testing.T) {
+	s := mcptest.Start(t, mcptest.Options{})
+	s.Set(mcptest.ServiceEntries, append(entries("a"), mcptest.Resource("shop/a", entry("other.example.com")))...)
+	r := watch(t, s, nil)
+	if l := r.list(); names(l.Objects) != "+a" || !strings.Contains(string(l.Objects[0].Value.Bytes), "a.example.com") {
+		t.Errorf("listed %+v", l)
+	}
+	if d := r.problem("twice"); !strings.Contains(d.Reason, "ServiceEntry shop/a") || d.Effect == "" {
+		t.Errorf("reported %+v", d)
+	}
+}
+
+// MCP-11: an answer may be larger than gRPC's default of 4 MiB.
+func TestMCP11Large(t *testing.T) {
+	s := mcptest.Start(t, mcptest.Options{})
+	s.Set(mcptest.ServiceEntries, mcptest.Resource("shop/a", entry(strings.Repeat("a", 5<<20))))
+	if l := watch(t, s, nil).list(); len(l.Objects) != 1 || len(l.Objects[0].Value.Bytes) < 5<<20 {
+		t.Errorf("listed %s", names(l.Objects))
+	}
+}
