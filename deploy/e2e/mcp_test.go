@@ -59,9 +59,9 @@ func (s *mcpSource) publish(t *testing.T, files *rig.ConfigDir) {
 
 // sourceView is a source as `meshlog sources` shows it.
 type sourceView struct {
-	Source, Instance, State string
-	Frozen                  bool
-	Registry                struct{ Services, Instances int }
+	Source, State string
+	Frozen        bool
+	Registry      struct{ Services, Instances int }
 }
 
 // source waits until `meshlog sources` shows a source that fits.
@@ -84,7 +84,7 @@ func (f *fixture) source(what string, fits func(sourceView) bool) {
 func TestMCP(t *testing.T) {
 	for name, run := range map[string]func(ctx context.Context, dir, source string) (*rig.Mesh, error){
 		"up": func(ctx context.Context, dir, source string) (*rig.Mesh, error) {
-			return rig.UpWith(ctx, dir, nil, "--mcp-source", source, "--mcp-instance", "shop")
+			return rig.UpWith(ctx, dir, nil, "--mcp-source", source)
 		},
 		"apart": func(ctx context.Context, dir, source string) (*rig.Mesh, error) {
 			nats, err := rig.StartNATSFor(ctx, dir, "mcpxds/shop")
@@ -102,7 +102,7 @@ func TestMCP(t *testing.T) {
 			})
 			f.share(shop.V2, 10)
 			f.source("read", func(s sourceView) bool {
-				return s.Source == "mcpxds" && s.Instance == "shop" && s.Registry.Services == 1 && s.Registry.Instances == 2
+				return s.Source == "mcpxds" && s.Registry.Services == 1 && s.Registry.Instances == 2
 			})
 			move := func(v1, v2 int) {
 				f.weigh(v1, v2)

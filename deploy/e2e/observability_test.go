@@ -64,18 +64,21 @@ func TestObservability(t *testing.T) {
 	}
 }
 
-// otherRow is a row of the tables of metrics that a CA and watchers of registries have.
-var otherRow = regexp.MustCompile("(?m)^\\| `((?:citadel|meshlog_ca|meshlog_registry|meshlog_mcpxds)_\\w+)(?:\\{([^}]*)\\})?` \\|")
+// othersRow is a row of the tables of the metrics of a CA and of registries.
+var othersRow = regexp.MustCompile("(?m)^\\| `((?:citadel|meshlog_ca|meshlog_registry|meshlog_mcpxds)_\\w+)(?:\\{([^}]*)\\})?` \\|")
 
-// withOthers adds the metrics of a CA and of watchers of registries, which no mesh of this
-// test has. Tests of their packages compare the tables with the code.
+// withOthers adds the metrics of a CA and of registries, which no mesh of this test has. Tests
+// of roles/ca, watcher/registry and watcher/mcpxds compare their tables with the code.
 func (f *fixture) withOthers(all map[string]exported) map[string]exported {
 	f.Helper()
 	with := maps.Clone(all)
-	for _, m := range otherRow.FindAllStringSubmatch(string(f.observability("README.md")), -1) {
+	for _, m := range othersRow.FindAllStringSubmatch(string(f.observability("README.md")), -1) {
 		e := exported{Metric: rig.Metric{Name: m[1]}}
 		if m[2] != "" {
 			e.Labels = strings.Split(m[2], ", ")
+		}
+		if strings.HasPrefix(m[1], "meshlog_registry_") || strings.HasPrefix(m[1], "meshlog_mcpxds_") {
+			e.Labels = append(e.Labels, "source")
 		}
 		with[m[1]] = e
 	}

@@ -75,7 +75,7 @@ func Assemble(ctx context.Context, dir, config string, p Parts) (_ *Mesh, err er
 		}
 	}
 	if p.MCP != "" {
-		if err := a.add(&m.MCP, "watcher-xds", "watcher-mcpxds-shop", "watcher-xds", 0, "--mcp-source", p.MCP, "--mcp-instance", "shop"); err != nil {
+		if err := a.add(&m.MCP, "watcher-xds", "watcher-mcpxds-shop", "watcher-xds", 0, "--mcp-source", p.MCP, "--instance", "shop"); err != nil {
 			return nil, err
 		}
 	}

@@ -37,26 +37,31 @@ func DefaultSettings() Settings {
 	return Settings{Namespace: "istio-system", TLS: string(mcpxds.Disable)}
 }
 
-// Flags binds the settings.
-func (s *Settings) Flags(fs *pflag.FlagSet) {
-	fs.StringVar(&s.Source, "mcp-source", s.Source, "`address` of a source of MCP-over-xDS, as xds://HOST:PORT: istiod, Higress, slime, or a frontend of another mesh")
-	fs.StringVar(&s.Instance, "mcp-instance", s.Instance, "unique `name` of the source: watchers with the same name publish as one source. The default is HOST-PORT. "+
-		"Set it to see the source under a name of its own")
-	fs.StringVar(&s.Namespace, "mcp-namespace", s.Namespace, "`namespace` that the source is told as the watcher's. "+
-		"Change it if the source decides by it what it sends")
-	fs.StringVar(&s.Revision, "mcp-revision", s.Revision, "`revision` of Istio: objects whose label istio.io/rev is another one are hidden. "+
-		"Set it if the source has the objects of several revisions")
+// UpFlags binds the settings without which `meshlog up` cannot read a source.
+func (s *Settings) UpFlags(fs *pflag.FlagSet) {
+	fs.StringVar(&s.Source, "mcp-source", s.Source, "`address` of a source of MCP-over-xDS to watch, as xds://HOST:PORT: istiod, Higress, slime, or a frontend of another mesh")
 	fs.BoolVar(&s.Incremental, "mcp-incremental", s.Incremental, "take an answer of the source as a change, not as the whole set, and an object without a body as deleted. "+
 		"Set it for slime with MCP_INC_PUSH")
-	fs.BoolVar(&s.MeshConfig, "mcp-mesh-config", s.MeshConfig, "ask the source for its MeshConfig too. "+
-		"Set it if sourceRules of the MeshPolicy let the source publish it; otherwise it is forbidden")
-	fs.StringVar(&s.TLS, "mcp-tls", s.TLS, "TLS `mode` of the connection: DISABLE, SIMPLE (the source shows a certificate) or MUTUAL (the watcher shows one, too, as a current istiod wants)")
+	fs.StringVar(&s.TLS, "mcp-tls", s.TLS, "TLS `mode` of the connection to the source: DISABLE, SIMPLE (the source shows a certificate) or MUTUAL (the watcher shows one, too, as a current istiod wants)")
 	fs.StringVar(&s.Files.CA, "mcp-ca", s.Files.CA, "PEM `file` with the CAs of the source's certificate, read for each connection. "+
 		"Set it if this machine does not already trust the certificate")
 	fs.StringVar(&s.Files.Certificate, "mcp-cert", s.Files.Certificate, "PEM `file` with the watcher's certificate for MUTUAL, read for each connection")
 	fs.StringVar(&s.Files.Key, "mcp-key", s.Files.Key, "PEM `file` with the key of --mcp-cert")
 	fs.StringVar(&s.Files.ServerName, "mcp-server-name", s.Files.ServerName, "`name` in the source's certificate; the default is the host of --mcp-source. "+
 		"Set it if the certificate has another name, such as istiod.istio-system.svc")
+}
+
+// Flags binds all settings.
+func (s *Settings) Flags(fs *pflag.FlagSet) {
+	s.UpFlags(fs)
+	fs.StringVar(&s.Instance, "instance", s.Instance, "unique `name` of the source: watchers with the same name publish as one source. The default is HOST-PORT. "+
+		"Set it to see the source under a name of its own")
+	fs.StringVar(&s.Namespace, "mcp-namespace", s.Namespace, "`namespace` that the source is told as the watcher's. "+
+		"Change it if the source decides by it what it sends")
+	fs.StringVar(&s.Revision, "mcp-revision", s.Revision, "`revision` of Istio: objects whose label istio.io/rev is another one are hidden. "+
+		"Set it if the source has the objects of several revisions")
+	fs.BoolVar(&s.MeshConfig, "mcp-mesh-config", s.MeshConfig, "ask the source for its MeshConfig too. "+
+		"Set it if sourceRules of the MeshPolicy let the source publish it; otherwise it is forbidden")
 }
 
 // Check returns all errors of the settings. Without a source the others have no effect.

@@ -91,7 +91,7 @@ func (s *Settings) Flags(fs *pflag.FlagSet) {
 	s.Kube.Flags(fs)
 	fs.Lookup("kubeconfig").Usage = "kubeconfig `file` with the API server's address and credentials. " +
 		"Set it to watch a cluster, with or without a directory in --config"
-	s.MCP.Flags(fs)
+	s.MCP.UpFlags(fs)
 	s.Frontend.Flags(fs)
 	fs.Lookup("seal-key-file").Usage += ". It also seals the key of the certificate authority, with --ca"
 	s.Builder.Flags(fs)

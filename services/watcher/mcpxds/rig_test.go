@@ -40,7 +40,11 @@ func watch(t *testing.T, s *mcptest.Source, change func(*mcpxds.Config)) *rig {
 	if change != nil {
 		change(&cfg)
 	}
-	r := &rig{T: t, source: s, inbox: watcher.NewInbox(mcpxds.New(cfg).Hasten(answerIn, versionsIn, doubtFor), nil)}
+	return start(t, s, mcpxds.New(cfg).Hasten(answerIn, versionsIn, doubtFor))
+}
+
+func start(t *testing.T, s *mcptest.Source, w *mcpxds.Watcher) *rig {
+	r := &rig{T: t, source: s, inbox: watcher.NewInbox(w, nil)}
 	r.run()
 	t.Cleanup(r.inbox.Rest)
 	return r

@@ -4,7 +4,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/protobuf/encoding/protowire"
 	mcp "istio.io/api/mcp/v1alpha1"
 	networking "istio.io/api/networking/v1alpha3"
@@ -178,6 +180,20 @@ func TestMCP10OneVersion(t *testing.T) {
 	s.Set(mcptest.ServiceEntries, entries("a")...)
 	r := watch(t, s, nil)
 	if l := r.list(); names(l.Objects) != "+a" || l.Partial || len(l.Kinds) != len(mcpxds.Kinds()) {
+		t.Errorf("listed %+v", l)
+	}
+}
+
+// MCP-10: the listing waits for the other versions of a kind.
+func TestMCP10Late(t *testing.T) {
+	s := mcptest.Start(t, mcptest.Options{Silent: func(url string) bool { return url == alpha }})
+	s.Set(mcptest.ServiceEntries, entries("a")...)
+	r := start(t, s, mcpxds.New(mcpxds.Config{Address: s.Address()}).Hasten(time.Minute, time.Minute, doubtFor))
+	s.Request(t, func(r *discoveryv3.DiscoveryRequest) bool { // an answer was taken
+		return r.GetTypeUrl() == mcptest.ServiceEntries && r.GetResponseNonce() != ""
+	})
+	s.Set(alpha, entries("b")...)
+	if l := r.list(); names(l.Objects) != "+a +b" || l.Partial {
 		t.Errorf("listed %+v", l)
 	}
 }

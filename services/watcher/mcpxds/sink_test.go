@@ -7,9 +7,11 @@ import (
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 	mcp "istio.io/api/mcp/v1alpha1"
 	mesh "istio.io/api/mesh/v1alpha1"
+	networking "istio.io/api/networking/v1alpha3"
 	security "istio.io/api/security/v1beta1"
 
 	"meshlog.dev/deploy/testkit/mcptest"
@@ -132,6 +134,24 @@ func TestMCP2SuddenlySmaller(t *testing.T) {
 	}
 	if n := s.Streams(); n != 2 {
 		t.Errorf("%d streams", n)
+	}
+}
+
+// REG-9: the loss of all objects of one kind is in doubt, however many there are of others.
+func TestREG9ByKind(t *testing.T) {
+	s := mcptest.Start(t, mcptest.Options{})
+	s.Set(mcptest.ServiceEntries, entries(numbered(100)...)...)
+	var rules []*anypb.Any
+	for _, n := range numbered(7) {
+		rules = append(rules, mcptest.Resource("shop/"+n, &networking.DestinationRule{Host: n}))
+	}
+	const url = "networking.istio.io/v1/DestinationRule"
+	s.Set(url, rules...)
+	r := watch(t, s, nil)
+	r.list()
+	s.Set(url)
+	if d := r.problem("doubted"); !strings.Contains(d.Reason, "DestinationRule") {
+		t.Errorf("reported %+v", d)
 	}
 }
 
@@ -266,12 +286,19 @@ func TestMCP4Nack(t *testing.T) {
 	if nack.GetResponseNonce() != mcptest.ServiceEntries+"#2" || nack.GetVersionInfo() != "1" || !strings.Contains(nack.GetErrorDetail().GetMessage(), "shop/b: ") {
 		t.Errorf("the NACK is %v", nack)
 	}
-	s.Set(mcptest.ServiceEntries, entries("a", "b", "c")...)
+	s.Set(mcptest.ServiceEntries, append(entries("a", "c", "d"), bad)...) // it is as bad as before
+	if got := names(r.change()); got != "+d" {
+		t.Errorf("changed %s", got)
+	}
+	s.Request(t, func(r *discoveryv3.DiscoveryRequest) bool {
+		return r.GetErrorDetail() != nil && r.GetResponseNonce() == mcptest.ServiceEntries+"#3" && r.GetVersionInfo() == "1"
+	})
+	s.Set(mcptest.ServiceEntries, entries("a", "b", "c", "d")...)
 	if got := names(r.change()); got != "+b" {
 		t.Errorf("changed %s", got)
 	}
 	s.Request(t, func(r *discoveryv3.DiscoveryRequest) bool {
-		return r.GetVersionInfo() == "3" && r.GetErrorDetail() == nil
+		return r.GetVersionInfo() == "4" && r.GetErrorDetail() == nil
 	})
 }
 
