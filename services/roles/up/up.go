@@ -2,15 +2,16 @@
 //
 //	DIR ──────> watcher/file ──> log ──> builder ──> version chain ──> frontend ──> Envoys
 //	CLUSTER ──> watcher/kube ──>  │                       │
-//	SOURCE ───> watcher/mcpxds >  │                       │
 //	            policy ────────>  └──── embedded bus ─────┘
 //	            ca (--ca) ─────>
 //	ISSUERS ───> watcher/jwks ─>
+//	DATACENTER > watcher/consul >
+//	SOURCE ────> watcher/mcpxds >
 //
 // Each role has its own account and connection on the bus, its own file and its own
 // reports.
-// Packages roles/builder, roles/frontend, roles/watcher, roles/kube, roles/mcpxds, roles/jwks and roles/ca run it in
-// the same way in a process of its own.
+// Packages roles/builder, roles/frontend, roles/watcher, roles/kube, roles/jwks, roles/consul,
+// roles/mcpxds and roles/ca run it in the same way in a process of its own.
 package up
 
 import (
@@ -34,6 +35,7 @@ import (
 	"meshlog.dev/services/mesh/world"
 	"meshlog.dev/services/roles/builder"
 	"meshlog.dev/services/roles/ca"
+	"meshlog.dev/services/roles/consul"
 	"meshlog.dev/services/roles/frontend"
 	"meshlog.dev/services/roles/jwks"
 	"meshlog.dev/services/roles/kube"
@@ -49,6 +51,8 @@ type Settings struct {
 	// Kube is the cluster to watch, if it has a Kubeconfig; `up` looks for no
 	// other credentials.
 	Kube kube.Settings
+	// Consul is the datacenter to watch, if it has Addresses.
+	Consul consul.Settings
 	// MCP is the source of MCP-over-xDS to watch, if it has one.
 	MCP mcpxds.Settings
 	// Data is the data directory, created if it is missing: nats/ is the bus,
@@ -75,7 +79,7 @@ type Settings struct {
 // DefaultSettings returns settings without Data and without a source to watch.
 func DefaultSettings() *Settings {
 	return &Settings{
-		BusListen: "127.0.0.1:0", Kube: kube.DefaultSettings(), MCP: mcpxds.DefaultSettings(), Frontend: frontend.DefaultSettings(), Builder: builder.DefaultSettings(),
+		BusListen: "127.0.0.1:0", Kube: kube.DefaultSettings(), Consul: consul.DefaultSettings(), MCP: mcpxds.DefaultSettings(), Frontend: frontend.DefaultSettings(), Builder: builder.DefaultSettings(),
 		Watcher: watcherroles.DefaultSettings(), JWKS: jwks.DefaultSettings(), Authority: ca.UpSettings(),
 	}
 }
@@ -91,6 +95,7 @@ func (s *Settings) Flags(fs *pflag.FlagSet) {
 	s.Kube.Flags(fs)
 	fs.Lookup("kubeconfig").Usage = "kubeconfig `file` with the API server's address and credentials. " +
 		"Set it to watch a cluster, with or without a directory in --config"
+	s.Consul.UpFlags(fs)
 	s.MCP.UpFlags(fs)
 	s.Frontend.Flags(fs)
 	fs.Lookup("seal-key-file").Usage += ". It also seals the key of the certificate authority, with --ca"
@@ -118,8 +123,12 @@ func (s *Settings) Check() error {
 	switch {
 	case s.Config != "" || s.Certificates != "":
 		config = s.Directories.Check(s.Kube.Secrets)
-	case s.Kube.Kubeconfig == "" && s.MCP.Source == "":
-		config = process.Invalid("config", "is missing: give the directory of YAML to serve, the cluster to watch with --kubeconfig, or the source to watch with --mcp-source")
+	case s.Kube.Kubeconfig == "" && !s.watchesConsul() && s.MCP.Source == "":
+		config = process.Invalid("config", "is missing: give the directory of YAML to serve, the cluster to watch with --kubeconfig, the agents of a Consul datacenter with --consul, or a source of MCP-over-xDS with --mcp-source")
+	}
+	var datacenter error
+	if s.watchesConsul() {
+		datacenter = s.Consul.Check()
 	}
 	var authority error
 	if s.CA {
@@ -128,23 +137,29 @@ func (s *Settings) Check() error {
 		authority = process.Invalid("xds-names", "needs the certificate authority: give --ca")
 	}
 	_, watchers := s.roles()
-	return errors.Join(config, watchers, authority, process.CheckData(s.Data), s.Kube.Check(), s.MCP.Check(), s.Frontend.Check(), s.Builder.Check(), s.Watcher.Check(), s.JWKS.Check())
+	return errors.Join(config, datacenter, watchers, authority, process.CheckData(s.Data), s.Kube.Check(), s.MCP.Check(), s.Frontend.Check(), s.Builder.Check(), s.Watcher.Check(), s.JWKS.Check())
 }
+
+// watchesConsul reports whether the settings name a datacenter.
+func (s *Settings) watchesConsul() bool { return len(s.Consul.Addresses) > 0 }
 
 // Verify checks the directories and files that the settings name, and writes the
 // problems of documents to w.
 func (s *Settings) Verify(ctx context.Context, w io.Writer) error {
-	var directory, cluster, authority error
+	var directory, cluster, datacenter, authority error
 	if s.Config != "" {
 		directory = s.Directories.Verify(ctx, s.Kube.Secrets, w)
 	}
 	if s.Kube.Kubeconfig != "" {
 		cluster = s.Kube.Verify()
 	}
+	if s.watchesConsul() {
+		datacenter = s.Consul.Verify()
+	}
 	if s.CA {
 		authority = s.authority().Verify()
 	}
-	return errors.Join(directory, cluster, authority, process.VerifyData(s.Data), s.MCP.Verify(), s.Frontend.Verify(), s.JWKS.Verify())
+	return errors.Join(directory, cluster, datacenter, authority, process.VerifyData(s.Data), s.MCP.Verify(), s.Frontend.Verify(), s.JWKS.Verify())
 }
 
 // roles returns the users of the bus: a role for each part of this process, for the
@@ -161,6 +176,9 @@ func (s *Settings) roles() ([]bus.Role, error) {
 	}
 	if s.Kube.Kubeconfig != "" {
 		add(s.Kube.Role())
+	}
+	if s.watchesConsul() {
+		add(s.Consul.Role())
 	}
 	if s.MCP.Source != "" {
 		add(bus.Watcher(s.MCP.Shard()))
@@ -239,7 +257,7 @@ func Run(ctx context.Context, p *process.Process, s *Settings) error {
 		return err
 	}
 
-	p.Log.Info("up", append(ports.Attrs(), "config", s.Config, "kubeconfig", s.Kube.Kubeconfig, "mcp_source", s.MCP.Source, "data", s.Data, "bus", server.URL())...)
+	p.Log.Info("up", append(ports.Attrs(), "config", s.Config, "kubeconfig", s.Kube.Kubeconfig, "consul", s.Consul.Addresses, "mcp_source", s.MCP.Source, "data", s.Data, "bus", server.URL())...)
 	return process.RunStages(ctx,
 		// version chain -> frontend -> Envoys. It drains first: while its
 		// streams end, everything behind it is still there.
@@ -327,6 +345,13 @@ func (s *Settings) sources(p *process.Process, connect connector) (all process.S
 			keepers[shard] = keys.Ask
 		}
 		all = append(all, cluster.Run)
+	}
+	if s.watchesConsul() {
+		shard := s.Consul.Shard()
+		required = append(required, &configv1.RequiredSource{Source: shard.Source, Instance: shard.Instance, AcceptPartial: true})
+		all = append(all, func(ctx context.Context) error {
+			return s.Consul.Run(ctx, consul.Options{Domain: process.DefaultDomain, Holder: id, Connect: connectAs(shard), Process: p, LogShare: s.Watcher.LogShare})
+		})
 	}
 	if s.MCP.Source != "" {
 		shard := s.MCP.Shard()

@@ -27,14 +27,14 @@ import (
 type Options struct {
 	Domain string
 	Shard  ident.Shard
+	// Identity names what the watcher reads, such as a datacenter; empty: nothing does.
+	Identity string
 	// Holder names this process. It is stable over restarts, and different from
 	// the standby's.
-	Holder string
-	// Identity names what the watcher reads, such as an address; empty: it has no name.
-	Identity string
-	Watcher  watcher.Watcher
-	Connect  func(context.Context) (*bus.Conn, error)
-	Process  *process.Process
+	Holder  string
+	Watcher watcher.Watcher
+	Connect func(context.Context) (*bus.Conn, error)
+	Process *process.Process
 	// LogShare is how much of the log the records of the shard may take, in percent;
 	// 0: the default.
 	LogShare int

@@ -43,6 +43,10 @@ func (d *Doubt) Reason() string {
 	return d.why
 }
 
+// Lacks reports whether, with a reason for doubt, a registry of that size lacks so much
+// that only a listing may decide what is removed.
+func (d *Doubt) Lacks(c Counts) bool { return d.why != "" && lacks(c, d.published) }
+
 // Judge reports whether a listing of that size may remove objects; if not, when to list
 // again.
 func (d *Doubt) Judge(c Counts, now time.Time) (whole bool, again time.Time) {

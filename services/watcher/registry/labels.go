@@ -33,6 +33,9 @@ var protocols = map[string]string{
 	"mongo": "mongo", "mysql": "mysql", "redis": "redis", "triple": "grpc", "tri": "grpc", "dubbo": "tcp",
 }
 
+// IsProtocol reports whether a word names a protocol.
+func IsProtocol(word string) bool { return protocols[word] == word }
+
 // protocolOf returns the protocol that most instances name in their metadata (if several
 // are named equally often, the first by name), all protocols that they name, and the words
 // that are no protocol (REG-7).

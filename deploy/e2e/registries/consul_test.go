@@ -1,0 +1,193 @@
+//go:build registries
+
+package registries
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"meshlog.dev/deploy/e2e/rig"
+	"meshlog.dev/deploy/testkit/consultest"
+	"meshlog.dev/deploy/testkit/program"
+	"meshlog.dev/deploy/testkit/testport"
+)
+
+// patience bounds each test.
+const patience = 5 * time.Minute
+
+func must(t *testing.T, errs ...error) {
+	t.Helper()
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// config is a router that sends every request to the service web of Consul.
+const config = `apiVersion: networking.istio.io/v1
+kind: Gateway
+metadata: {name: edge, namespace: shop}
+spec:
+  selector: {app: edge}
+  servers:
+  - {port: {number: %d, name: http, protocol: HTTP}, hosts: ["*"]}
+---
+apiVersion: networking.istio.io/v1
+kind: VirtualService
+metadata: {name: web, namespace: shop}
+spec:
+  hosts: ["*"]
+  gateways: [edge]
+  http:
+  - route: [{destination: {host: web.service.consul, port: {number: %[2]d}}}]
+`
+
+// world is a Consul server whose service web has instances on this machine, a mesh that
+// watches it, and an Envoy that calls them.
+type world struct {
+	consul *consultest.Agent
+	mesh   *rig.Mesh
+	envoy  *rig.Envoy
+	port   int // of the instances
+	url    string
+}
+
+func start(ctx context.Context, t *testing.T, instances int) *world {
+	t.Helper()
+	w := &world{consul: consultest.Start(t, consultest.Options{})}
+	entry, err := testport.TCP()
+	must(t, err)
+	w.url = fmt.Sprintf("http://127.0.0.1:%d/", entry)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	w.port = l.Addr().(*net.TCPAddr).Port
+	must(t, l.Close())
+	for i := range instances {
+		l, err := net.Listen("tcp", net.JoinHostPort(address(i), strconv.Itoa(w.port)))
+		must(t, err)
+		s := &http.Server{Handler: http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) { fmt.Fprintln(rw, address(i)) }), ReadHeaderTimeout: time.Minute}
+		go func() { _ = s.Serve(l) }()
+		t.Cleanup(func() { must(t, s.Close()) })
+		w.register(ctx, t, i, "1")
+	}
+	dir := t.TempDir()
+	must(t, os.Mkdir(filepath.Join(dir, "config"), 0o700))
+	must(t, os.WriteFile(filepath.Join(dir, "config", "edge.yaml"), fmt.Appendf(nil, config, entry, w.port), 0o600))
+	w.mesh, err = rig.UpWith(ctx, dir, nil, "--config", filepath.Join(dir, "config"), "--consul", w.consul.Addr)
+	must(t, err)
+	t.Cleanup(w.mesh.End)
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("last output of the mesh:\n%s", w.mesh.Servers()[0].Tail(20))
+		}
+	})
+	w.envoy, err = w.mesh.Join(ctx, rig.EnvoyConfig{Node: "edge", Overlay: "node: {id: router~127.0.0.1~edge.shop~shop.svc.cluster.local, cluster: edge, metadata: {NAMESPACE: shop, LABELS: {app: edge}}}"}, entry)
+	must(t, err)
+	t.Cleanup(w.envoy.Kill)
+	return w
+}
+
+// address is where instance i listens.
+func address(i int) string { return fmt.Sprintf("127.0.1.%d", i+1) }
+
+func (w *world) register(ctx context.Context, t *testing.T, i int, version string) {
+	t.Helper()
+	must(t, w.consul.Put(ctx, "/v1/catalog/register", map[string]any{
+		"Node": "n", "Address": "127.0.0.1",
+		"Service": map[string]any{"ID": fmt.Sprint("web-", i), "Service": "web", "Address": address(i), "Port": w.port, "Meta": map[string]string{"version": version}},
+	}, nil))
+}
+
+func (w *world) deregister(ctx context.Context, t *testing.T, i int) {
+	t.Helper()
+	must(t, w.consul.Put(ctx, "/v1/catalog/deregister", map[string]any{"Node": "n", "ServiceID": fmt.Sprint("web-", i)}, nil))
+}
+
+// knows waits until Envoy has an instance, or has it no more.
+func (w *world) knows(ctx context.Context, t *testing.T, i int, want bool) {
+	t.Helper()
+	cluster := fmt.Sprintf("outbound|%d||web.service.consul", w.port)
+	host := net.JoinHostPort(address(i), strconv.Itoa(w.port))
+	for {
+		hosts, err := w.envoy.Hosts(ctx, cluster)
+		must(t, err, ctx.Err())
+		if _, ok := hosts[host]; ok == want {
+			return
+		}
+	}
+}
+
+// TST-3, REG-10: requests through Envoy reach the instances that Consul has, and go on when
+// Consul is killed: the source is frozen, and `meshlog sources` says so.
+func TestConsulDies(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	w := start(ctx, t, 3)
+	must(t, rig.Send(ctx, w.url, 30).Err())
+	load, err := rig.StartLoad(ctx, w.url, 2)
+	must(t, err)
+	text, err := w.mesh.Show(ctx, "sources")
+	if err != nil || !strings.Contains(text, "consul/dc1: 1 services, 3 instances; 1 polled, 0 read in turn; the oldest read was") {
+		t.Errorf("sources: %v\n%s", err, text)
+	}
+	w.consul.Kill()
+	killed := time.Now()
+	must(t, program.Until(ctx, "the source to be down", func(ctx context.Context) error {
+		text, err := w.mesh.Show(ctx, "sources")
+		if err == nil && !strings.Contains(text, "DOWN, FROZEN") {
+			err = errors.New(text)
+		}
+		return err
+	}))
+	if took := time.Since(killed); took > 22*time.Second {
+		t.Errorf("the source was down after %s, want 20 s", took)
+	}
+	must(t, w.consul.Start(ctx))
+	w.deregister(ctx, t, 0)
+	w.knows(ctx, t, 0, false)
+	tally := load.Stop()
+	must(t, tally.Err())
+	t.Logf("%d requests, none failed", tally.Sent)
+}
+
+// TST-8: 1 % of 100 instances change each second, for a minute, under 1000 requests a second:
+// none fails. The test prints how long a change takes from its commit to Envoy.
+func TestConsulChanges(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	w := start(ctx, t, 100)
+	w.knows(ctx, t, 99, true)
+	load, err := rig.StartLoad(ctx, w.url, 4)
+	must(t, err)
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	var took []time.Duration
+	for n := range 60 {
+		<-tick.C
+		i := n / 2
+		began := time.Now()
+		if n%2 == 0 {
+			w.deregister(ctx, t, i)
+		} else {
+			w.register(ctx, t, i, "2")
+		}
+		w.knows(ctx, t, i, n%2 == 1)
+		took = append(took, time.Since(began))
+	}
+	tally := load.Stop()
+	must(t, tally.Err())
+	slices.Sort(took)
+	t.Logf("%d requests in a minute, none failed; commit to Envoy: p50 %s, p90 %s, max %s", tally.Sent, took[len(took)/2], took[len(took)*9/10], took[len(took)-1])
+	if tally.Sent < 30000 {
+		t.Errorf("%d requests are too few", tally.Sent)
+	}
+}
