@@ -45,8 +45,8 @@ func command() *cobra.Command {
 	return process.Command(process.Spec{
 		Use: "watcher-xds", Short: "Publish the objects of a source of MCP-over-xDS", Settings: s,
 		Long: `Read Istio's objects from a source of MCP-over-xDS, which Istio's MeshConfig names as
-configSources: istiod, Higress, slime, or a frontend of another mesh. Publish their
-changes to the log. A second watcher with the same --instance is a standby.`,
+configSources: istiod, Higress or slime. Publish their changes to the log.
+A second watcher with the same --instance is a standby.`,
 		Example: `  watcher-xds --bus nats://127.0.0.1:4222 --bus-nkey auth/watcher-mcpxds-higress.nk --mcp-source xds://higress:15051 --instance higress
   watcher-xds --bus nats://127.0.0.1:4222 --mcp-source xds://istiod.istio-system:15012 --mcp-tls MUTUAL --mcp-ca root.pem --mcp-cert tls.crt --mcp-key tls.key`,
 		Verify: func(context.Context, io.Writer) error { return errors.Join(s.Bus.Verify(), s.MCP.Verify()) },

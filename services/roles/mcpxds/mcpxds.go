@@ -39,7 +39,7 @@ func DefaultSettings() Settings {
 
 // UpFlags binds the settings without which `meshlog up` cannot read a source.
 func (s *Settings) UpFlags(fs *pflag.FlagSet) {
-	fs.StringVar(&s.Source, "mcp-source", s.Source, "`address` of a source of MCP-over-xDS to watch, as xds://HOST:PORT: istiod, Higress, slime, or a frontend of another mesh")
+	fs.StringVar(&s.Source, "mcp-source", s.Source, "`address` of a source of MCP-over-xDS to watch, as xds://HOST:PORT: istiod, Higress or slime")
 	fs.BoolVar(&s.Incremental, "mcp-incremental", s.Incremental, "take an answer of the source as a change, not as the whole set, and an object without a body as deleted. "+
 		"Set it for slime with MCP_INC_PUSH")
 	fs.StringVar(&s.TLS, "mcp-tls", s.TLS, "TLS `mode` of the connection to the source: DISABLE, SIMPLE (the source shows a certificate) or MUTUAL (the watcher shows one, too, as a current istiod wants)")

@@ -1,6 +1,6 @@
 // Package mcpxds watches a source of Istio's objects over MCP-over-xDS: istiod, Higress,
-// slime, the module istio of Nacos, or a frontend of another mesh. README.md says what
-// such sources do and what the watcher makes of it.
+// slime, or the module istio of Nacos. README.md says what such sources do and what the
+// watcher makes of it.
 //
 // A run has one stream (stream.go) to the source's address. It asks for each type of the
 // table (types.go), decodes what comes (decode.go), finds out what has changed (set.go)
@@ -54,7 +54,7 @@ type Watcher struct {
 	patience time.Duration
 	// doubts say by kind which listings may remove objects.
 	doubts map[string]*registry.Doubt
-	// confirming: the next run is the second read of a listing in doubt.
+	// confirming: the next run is the second read of what is in doubt.
 	confirming bool
 	failed     int // runs in a row that ended with an error
 }
@@ -105,8 +105,8 @@ func (w *Watcher) Run(ctx context.Context, sink watcher.Sink) error {
 	if w.patience == 0 {
 		w.patience = w.limits.answer
 	}
-	if !w.confirming {
-		for _, d := range w.doubts {
+	for _, d := range w.doubts {
+		if !w.confirming || d.Reason() == "" {
 			d.Suspect("the connection is new")
 		}
 	}

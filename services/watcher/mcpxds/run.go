@@ -120,7 +120,7 @@ func (r *run) take(a answer) error {
 		return nil
 	}
 	s := c.of
-	if r.listed && s.awaited() && !s.covered { // more patience may be needed to list it
+	if r.listed && s.awaited() && !s.covered && !r.over { // more patience may be needed to list it
 		r.over, r.patience = true, min(2*r.patience, r.limits.longest)
 	}
 	if r.last = a.at; s.first.IsZero() {
@@ -176,7 +176,7 @@ func (r *run) reading() registry.Reading {
 			all.Counts = s.total()
 		}
 		if s.held {
-			all.Doubted = cmp.Or(all.Doubted, r.doubt(s.kind.Name).Reason(), "the name of an object cannot be read")
+			all.Doubted = cmp.Or(all.Doubted, r.doubt(s.kind.Name).Reason())
 		}
 	}
 	all.Polled = all.Services

@@ -155,6 +155,29 @@ func TestREG9ByKind(t *testing.T) {
 	}
 }
 
+// REG-9: the second read of one kind is a new connection for the others.
+func TestREG9SecondReadOfOthers(t *testing.T) {
+	s := mcptest.Start(t, mcptest.Options{})
+	s.Set(mcptest.ServiceEntries, entries(numbered(20)...)...)
+	const url = "networking.istio.io/v1/DestinationRule"
+	var rules []*anypb.Any
+	for _, n := range numbered(20) {
+		rules = append(rules, mcptest.Resource("shop/"+n, &networking.DestinationRule{Host: n}))
+	}
+	s.Set(url, rules...)
+	r := watch(t, s, nil)
+	r.list()
+	s.Set(mcptest.ServiceEntries)
+	if err := r.ends(); err != nil {
+		t.Fatal(err)
+	}
+	s.Set(url)
+	r.run()
+	if l := r.list(); !l.Partial {
+		t.Error("the loss of all DestinationRules is believed at once")
+	}
+}
+
 // REG-9: a set that is whole again ends the doubt.
 func TestMCP2WholeAgain(t *testing.T) {
 	s := mcptest.Start(t, mcptest.Options{})
