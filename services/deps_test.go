@@ -156,9 +156,15 @@ var laws = []law{
 		reason: "the log is the only way in: a watcher publishes what it sees and does not know how it is used",
 	},
 	{
-		of: []string{module + "watcher/..."}, except: []string{module + "watcher/nacos"},
+		of: []string{module + "watcher/..."}, except: []string{module + "watcher/nacos", module + "watcher/mcpxds"},
 		never:  []string{"google.golang.org/grpc/..."},
 		reason: "only the watchers of sources that speak gRPC pay for it (REG-13)",
+	},
+	{
+		of:     []string{module + "..."},
+		except: append(slices.Clip(tests), module+"watcher/mcpxds", module+"roles/mcpxds", module+"roles/sources", module+"roles/up", module+"cmd/watcher-xds", module+"cmd/watcher-sources", module+"cmd/meshlog"),
+		never:  []string{module + "watcher/mcpxds"},
+		reason: "the client of MCP-over-xDS belongs to its watcher and to the processes that run it (REG-13)",
 	},
 	{
 		of: []string{module + "builder/..."}, except: []string{module + "builder/streams"},

@@ -65,10 +65,10 @@ func TestObservability(t *testing.T) {
 }
 
 // othersRow is a row of the tables of the metrics of a CA and of registries.
-var othersRow = regexp.MustCompile("(?m)^\\| `((?:citadel|meshlog_ca|meshlog_registry)_\\w+)(?:\\{([^}]*)\\})?` \\|")
+var othersRow = regexp.MustCompile("(?m)^\\| `((?:citadel|meshlog_ca|meshlog_registry|meshlog_mcpxds)_\\w+)(?:\\{([^}]*)\\})?` \\|")
 
-// withOthers adds the metrics of a CA and of a registry, which no mesh of this test has. Tests
-// of roles/ca and of watcher/registry compare their tables with the code.
+// withOthers adds the metrics of a CA and of registries, which no mesh of this test has. Tests
+// of roles/ca, watcher/registry and watcher/mcpxds compare their tables with the code.
 func (f *fixture) withOthers(all map[string]exported) map[string]exported {
 	f.Helper()
 	with := maps.Clone(all)
@@ -77,7 +77,7 @@ func (f *fixture) withOthers(all map[string]exported) map[string]exported {
 		if m[2] != "" {
 			e.Labels = strings.Split(m[2], ", ")
 		}
-		if strings.HasPrefix(m[1], "meshlog_registry_") {
+		if strings.HasPrefix(m[1], "meshlog_registry_") || strings.HasPrefix(m[1], "meshlog_mcpxds_") {
 			e.Labels = append(e.Labels, "source")
 		}
 		with[m[1]] = e

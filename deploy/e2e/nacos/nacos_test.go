@@ -84,7 +84,9 @@ func start(t *testing.T, backends int) *world {
 	files := filepath.Join(dir, "config")
 	must(t, os.MkdirAll(files, 0o755))
 	must(t, os.WriteFile(filepath.Join(files, "edge.yaml"), fmt.Appendf(nil, config, port), 0o600))
-	w.mesh, err = rig.UpWith(ctx, dir, nil, "--config", files, "--nacos", w.nacos.Addr, "--nacos-ports", "*=80")
+	file, err := rig.SourcesFile(dir, "{type: nacos, nacos: ["+w.nacos.Addr+`], nacos-ports: ["*=80"]}`)
+	must(t, err)
+	w.mesh, err = rig.UpWith(ctx, dir, nil, "--config", files, "--sources", file)
 	must(t, err)
 	t.Cleanup(w.mesh.End)
 	t.Cleanup(func() {

@@ -82,7 +82,9 @@ func start(ctx context.Context, t *testing.T, instances int) *world {
 	dir := t.TempDir()
 	must(t, os.Mkdir(filepath.Join(dir, "config"), 0o700))
 	must(t, os.WriteFile(filepath.Join(dir, "config", "edge.yaml"), fmt.Appendf(nil, config, entry, w.port), 0o600))
-	w.mesh, err = rig.UpWith(ctx, dir, nil, "--config", filepath.Join(dir, "config"), "--consul", w.consul.Addr)
+	file, err := rig.SourcesFile(dir, "{type: consul, consul: ["+w.consul.Addr+"]}")
+	must(t, err)
+	w.mesh, err = rig.UpWith(ctx, dir, nil, "--config", filepath.Join(dir, "config"), "--sources", file)
 	must(t, err)
 	t.Cleanup(w.mesh.End)
 	t.Cleanup(func() {

@@ -20,6 +20,9 @@ type Parts struct {
 	Twins               int // standby watchers, besides the first
 	// Kube lists the Kubernetes clusters to watch.
 	Kube []KubeCluster
+	// MCP is the address of a source of MCP-over-xDS that a bin/watcher-xds watches as
+	// mcpxds/shop; empty: none.
+	MCP string
 	// Folder is the directory of bin/ that holds the programs.
 	Folder string
 	// OfBuilders, OfWatchers and OfFrontends are additional flags of builders, of the
@@ -68,6 +71,11 @@ func Assemble(ctx context.Context, dir, config string, p Parts) (_ *Mesh, err er
 	}
 	for _, c := range p.Kube {
 		if err := a.watchCluster(ctx, c); err != nil {
+			return nil, err
+		}
+	}
+	if p.MCP != "" {
+		if err := a.add(&m.MCP, "watcher-xds", "watcher-mcpxds-shop", "watcher-xds", 0, "--mcp-source", p.MCP, "--instance", "shop"); err != nil {
 			return nil, err
 		}
 	}

@@ -152,6 +152,8 @@ type Mesh struct {
 	Builders, Frontends []*Server
 	// Twins stand by for the watcher.
 	Twins []*Server
+	// MCP has the watcher of a source of MCP-over-xDS.
+	MCP []*Server
 	// Kube are the watchers of each cluster of Parts; the first watcher of a
 	// cluster is active, at first.
 	Kube [][]*Server
@@ -174,6 +176,12 @@ func Up(ctx context.Context, dir, config string) (*Mesh, error) { return UpTLS(c
 // UpTLS is Up that serves xDS over mutual TLS only; nil: without TLS.
 func UpTLS(ctx context.Context, dir, config string, tls *TLS) (*Mesh, error) {
 	return UpWith(ctx, dir, tls, "--config", config)
+}
+
+// SourcesFile writes a file for --sources with one entry, in YAML, and returns its path.
+func SourcesFile(dir, entry string) (string, error) {
+	path := filepath.Join(dir, "sources.yaml")
+	return path, os.WriteFile(path, []byte("sources:\n- "+entry+"\n"), 0o600)
 }
 
 // UpWith is UpTLS with the configuration that flags name.

@@ -1,5 +1,5 @@
 // Package consul runs the watcher of a datacenter of Consul, for watcher-consul and for
-// `meshlog up`.
+// roles/sources.
 package consul
 
 import (
@@ -36,8 +36,8 @@ func DefaultSettings() Settings {
 	}}
 }
 
-// UpFlags binds the settings without which `meshlog up` cannot reach a datacenter.
-func (s *Settings) UpFlags(fs *pflag.FlagSet) {
+// Flags binds the settings.
+func (s *Settings) Flags(fs *pflag.FlagSet) {
 	fs.StringSliceVar(&s.Addresses, "consul", s.Addresses, "`addresses` of agents of a Consul datacenter to watch, as 127.0.0.1:8500 or https://consul.example.com:8501, separated by commas; they share the work, and if one is away the others do it. Prefer https: by plain HTTP only 150 services of an address are seen to change at once")
 	fs.StringVar(&s.Datacenter, "consul-datacenter", s.Datacenter, "`name` of the Consul datacenter. "+
 		"Set it if it is not Consul's default")
@@ -45,11 +45,6 @@ func (s *Settings) UpFlags(fs *pflag.FlagSet) {
 		"Set it if Consul has ACLs")
 	fs.StringVar(&s.CAFile, "consul-ca", s.CAFile, "PEM `file` with the CAs of Consul's certificates. "+
 		"Set it if this machine does not already trust them")
-}
-
-// Flags binds all settings.
-func (s *Settings) Flags(fs *pflag.FlagSet) {
-	s.UpFlags(fs)
 	fs.StringVar(&s.Instance, "instance", s.Instance, "unique `name` of the datacenter: watchers with the same name publish as one source. The default is --consul-datacenter. "+
 		"Set it if two datacenters that do not know each other have one name")
 	fs.StringVar(&s.CertFile, "consul-cert", s.CertFile, "PEM `file` with this process's certificate for Consul. "+

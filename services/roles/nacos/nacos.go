@@ -1,5 +1,5 @@
 // Package nacos runs the watcher of a Nacos registry, for watcher-nacos and for
-// `meshlog up`.
+// roles/sources.
 package nacos
 
 import (
@@ -43,8 +43,8 @@ func DefaultSettings() Settings {
 	}
 }
 
-// UpFlags binds the settings that `meshlog up` has.
-func (s *Settings) UpFlags(fs *pflag.FlagSet) {
+// Flags binds the settings.
+func (s *Settings) Flags(fs *pflag.FlagSet) {
 	fs.StringSliceVar(&s.Addresses, "nacos", s.Addresses, "`addresses` of the servers of a Nacos registry (2.x or 3.x), separated by commas: HOST, HOST:PORT or https://HOST:PORT of the HTTP API. gRPC is on the port that is 1000 higher. One server is used at a time, and the next one if it fails. "+
 		"Set it to watch the services of the registry")
 	fs.StringVar(&s.Namespace, "nacos-namespace", s.Namespace, "`ID` of the Nacos namespace to watch. "+
@@ -56,11 +56,6 @@ func (s *Settings) UpFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&s.Credentials.PasswordFile, "nacos-password-file", s.Credentials.PasswordFile, "`file` with the password of --nacos-username-file; read for each login")
 	fs.StringSliceVar(&s.Ports, "nacos-ports", s.Ports, "`SERVICE=PORT` that clients call, separated by commas, with * for any characters in SERVICE: web=80,*=8080. The first that matches counts. Without one, clients call the ports of the instances. "+
 		"Set it so that the ports of a service stay when its instances move")
-}
-
-// Flags binds the settings.
-func (s *Settings) Flags(fs *pflag.FlagSet) {
-	s.UpFlags(fs)
 	fs.StringVar(&s.Instance, "instance", s.Instance, "unique `name` of what is watched: watchers with the same name publish as one source. The default is the ID of the Nacos namespace. "+
 		"Set it if several registries, or groups of one namespace, are watched")
 	fs.StringVar(&s.ObjectNamespace, "nacos-object-namespace", s.ObjectNamespace, "`namespace` of the mesh in which the services are. The default is the ID of the Nacos namespace. "+

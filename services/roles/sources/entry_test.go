@@ -35,16 +35,18 @@ func TestParse(t *testing.T) {
 // warning.
 func TestParseErrors(t *testing.T) {
 	for text, want := range map[string]string{
-		"sources: [{type: zookeeper}]":                          `s.yaml:1: there is no type "zookeeper": want one of consul, file, kubernetes, nacos`,
-		"sources: [{consul: [a:1]}]":                            "s.yaml:1: has no type",
-		"sources: [consul]":                                     "s.yaml:1: want a map with a type and settings",
-		"sources: [{type: consul}]":                             "s.yaml:1: --consul is missing",
-		"sources: [{type: consul, consul: [a:1], consl-ca: x}]": "s.yaml:1: consl-ca: no such setting; did you mean",
-		"sources: [{type: kubernetes, remote-clusters: x}]":     "s.yaml:1: --remote-clusters has no effect here",
-		"sorces: []": "field sorces not found",
+		"sources: [{type: zookeeper}]":                                       `s.yaml:1: there is no type "zookeeper": want one of consul, file, kubernetes, nacos, xds`,
+		"sources: [{consul: [a:1]}]":                                         "s.yaml:1: has no type",
+		"sources: [consul]":                                                  "s.yaml:1: want a map with a type and settings",
+		"sources: [{type: consul}]":                                          "s.yaml:1: --consul is missing",
+		"sources: [{type: consul, consul: [a:1], consl-ca: x}]":              "s.yaml:1: consl-ca: no such setting; did you mean",
+		"sources: [{type: kubernetes, remote-clusters: x}]":                  "s.yaml:1: --remote-clusters has no effect here",
+		"sources: [{type: kubernetes, secret-key-file: x}]":                  "s.yaml:1: --secret-key-file cannot be set here: run watcher-kube",
+		"sources: [{type: xds}]":                                             "s.yaml:1: --mcp-source is missing",
+		"sorces: []":                                                         "field sorces not found",
 		"sources:\n- {type: x}\n- {type: file, config: ., instance: \"\"}\n": "s.yaml:2: there is no type \"x\"",
-		"sources: [}":                     "s.yaml: yaml",
-		"sources: []\n---\nsources: []\n": "only one document is read",
+		"sources: [}":                                                        "s.yaml: yaml",
+		"sources: []\n---\nsources: []\n":                                    "only one document is read",
 	} {
 		if _, err := parse(allTypes, "s.yaml", []byte(text)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %s", text, err, want)

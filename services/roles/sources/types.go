@@ -11,6 +11,7 @@ import (
 	"meshlog.dev/services/internal/process"
 	"meshlog.dev/services/roles/consul"
 	"meshlog.dev/services/roles/kube"
+	"meshlog.dev/services/roles/mcpxds"
 	"meshlog.dev/services/roles/nacos"
 	"meshlog.dev/services/roles/watcher"
 )
@@ -43,12 +44,13 @@ var allTypes = typeTable{
 	"file":       func() source { return &fileSource{Secrets: watcher.DefaultSecrets(), Instance: "default"} },
 	"kubernetes": func() source { return &kubeSource{kube.DefaultSettings()} },
 	"nacos":      func() source { return &nacosSource{nacos.DefaultSettings()} },
+	"xds":        func() source { return &xdsSource{mcpxds.DefaultSettings()} },
 }
 
 // Roles returns the users of the bus that may publish for all instances of all types.
 func Roles() []bus.Role {
 	var all []bus.Role
-	for _, source := range []string{"consul", "file", "kubernetes", "nacos"} {
+	for _, source := range []string{"consul", "file", "kubernetes", "nacos", "mcpxds"} {
 		all = append(all, bus.Watchers(source))
 	}
 	return all
@@ -70,7 +72,15 @@ func (s *nacosSource) run(ctx context.Context, at place) error {
 	})
 }
 
-// fileSource publishes a directory. It gives no private keys: a process of its own does.
+type xdsSource struct{ mcpxds.Settings }
+
+func (s *xdsSource) run(ctx context.Context, at place) error {
+	return s.Run(ctx, mcpxds.Options{
+		Domain: at.domain, Holder: at.holder, Connect: at.connect, Process: at.process, LogShare: at.logShare, Optional: true,
+	})
+}
+
+// fileSource publishes a directory. Private keys are given by processes of their own.
 type fileSource struct {
 	watcher.Directories
 	Secrets  watcher.Secrets
@@ -88,7 +98,7 @@ func (s *fileSource) Check() error {
 	if s.Instance == "" {
 		instance = process.Invalid("instance", "is empty")
 	}
-	return errors.Join(s.Directories.Check(s.Secrets), s.Revision.Check(), instance)
+	return errors.Join(s.Directories.Check(s.Secrets), s.Revision.Check(), instance, noKeys("certificates", s.Certificates, "watcher-file"))
 }
 
 func (s *fileSource) Verify() error { return nil }
@@ -118,7 +128,7 @@ func (s *kubeSource) Check() error {
 	if s.RemoteClusters != "" {
 		remote = process.Invalid("remote-clusters", "has no effect here: give each cluster an entry")
 	}
-	return errors.Join(s.Settings.Check(), remote)
+	return errors.Join(s.Settings.Check(), remote, noKeys("secret-key-file", s.Secrets.KeyFile, "watcher-kube"))
 }
 
 func (s *kubeSource) run(ctx context.Context, at place) error {
@@ -130,4 +140,13 @@ func (s *kubeSource) run(ctx context.Context, at place) error {
 		return err
 	}
 	return c.Run(ctx)
+}
+
+// noKeys returns an error if a setting of private keys has a value: frontends would ask for
+// keys that nobody gives.
+func noKeys(setting, value, program string) error {
+	if value == "" {
+		return nil
+	}
+	return process.Invalid(setting, "cannot be set here: run %s as a process of its own, which gives frontends the private keys", program)
 }

@@ -5,13 +5,12 @@
 //	            policy ────────>  └──── embedded bus ─────┘
 //	            ca (--ca) ─────>
 //	ISSUERS ───> watcher/jwks ─>
-//	DATACENTER > watcher/consul >
-//	NACOS ─────> watcher/nacos ─>
+//	REGISTRIES > watcher/... ────>
 //
 // Each role has its own account and connection on the bus, its own file and its own
 // reports.
-// Packages roles/builder, roles/frontend, roles/watcher, roles/kube, roles/jwks, roles/consul,
-// roles/nacos and roles/ca run it in the same way in a process of its own.
+// Packages roles/builder, roles/frontend, roles/watcher, roles/kube, roles/jwks, roles/sources
+// and roles/ca run it in the same way in a process of its own.
 package up
 
 import (
@@ -35,11 +34,9 @@ import (
 	"meshlog.dev/services/mesh/world"
 	"meshlog.dev/services/roles/builder"
 	"meshlog.dev/services/roles/ca"
-	"meshlog.dev/services/roles/consul"
 	"meshlog.dev/services/roles/frontend"
 	"meshlog.dev/services/roles/jwks"
 	"meshlog.dev/services/roles/kube"
-	"meshlog.dev/services/roles/nacos"
 	"meshlog.dev/services/roles/sources"
 	watcherroles "meshlog.dev/services/roles/watcher"
 	"meshlog.dev/services/watcher"
@@ -52,11 +49,7 @@ type Settings struct {
 	// Kube is the cluster to watch, if it has a Kubeconfig; `up` looks for no
 	// other credentials.
 	Kube kube.Settings
-	// Consul is the datacenter to watch, if it has Addresses.
-	Consul consul.Settings
-	// Nacos is the registry to watch, if it has Addresses.
-	Nacos nacos.Settings
-	// Sources is the list of further sources to watch, if it has a File.
+	// Sources is the list of further sources to watch, such as registries, if it has a File.
 	Sources sources.Settings
 	// Data is the data directory, created if it is missing: nats/ is the bus,
 	// builder/ and frontend/ hold a file each, keys/ the sealed private keys, bus has
@@ -82,7 +75,7 @@ type Settings struct {
 // DefaultSettings returns settings without Data and without a source to watch.
 func DefaultSettings() *Settings {
 	return &Settings{
-		BusListen: "127.0.0.1:0", Kube: kube.DefaultSettings(), Consul: consul.DefaultSettings(), Nacos: nacos.DefaultSettings(), Frontend: frontend.DefaultSettings(), Builder: builder.DefaultSettings(),
+		BusListen: "127.0.0.1:0", Kube: kube.DefaultSettings(), Frontend: frontend.DefaultSettings(), Builder: builder.DefaultSettings(),
 		Watcher: watcherroles.DefaultSettings(), JWKS: jwks.DefaultSettings(), Authority: ca.UpSettings(),
 	}
 }
@@ -98,8 +91,6 @@ func (s *Settings) Flags(fs *pflag.FlagSet) {
 	s.Kube.Flags(fs)
 	fs.Lookup("kubeconfig").Usage = "kubeconfig `file` with the API server's address and credentials. " +
 		"Set it to watch a cluster, with or without a directory in --config"
-	s.Consul.UpFlags(fs)
-	s.Nacos.UpFlags(fs)
 	s.Sources.Flags(fs)
 	s.Frontend.Flags(fs)
 	fs.Lookup("seal-key-file").Usage += ". It also seals the key of the certificate authority, with --ca"
@@ -127,51 +118,33 @@ func (s *Settings) Check() error {
 	switch {
 	case s.Config != "" || s.Certificates != "":
 		config = s.Directories.Check(s.Kube.Secrets)
-	case s.Kube.Kubeconfig == "" && !s.watchesConsul() && !s.watchesNacos() && s.Sources.File == "":
-		config = process.Invalid("config", "is missing: give the directory of YAML to serve, the cluster to watch with --kubeconfig, the agents of a Consul datacenter with --consul, the servers of a Nacos registry with --nacos, or a list of sources with --sources")
+	case s.Kube.Kubeconfig == "" && s.Sources.File == "":
+		config = process.Invalid("config", "is missing: give the directory of YAML to serve, the cluster to watch with --kubeconfig, or a list of sources with --sources")
 	}
-	var datacenter, registry, authority error
-	if s.watchesNacos() {
-		registry = s.Nacos.Check()
-	}
-	if s.watchesConsul() {
-		datacenter = s.Consul.Check()
-	}
+	var authority error
 	if s.CA {
 		authority = s.authority().Check()
 	} else if len(s.Frontend.Serving.Names) > 0 {
 		authority = process.Invalid("xds-names", "needs the certificate authority: give --ca")
 	}
 	_, watchers := s.roles()
-	return errors.Join(config, datacenter, registry, watchers, authority, process.CheckData(s.Data), s.Kube.Check(), s.Revision.Check(), s.Frontend.Check(), s.Builder.Check(), s.Watcher.Check(), s.JWKS.Check())
+	return errors.Join(config, watchers, authority, process.CheckData(s.Data), s.Kube.Check(), s.Revision.Check(), s.Frontend.Check(), s.Builder.Check(), s.Watcher.Check(), s.JWKS.Check())
 }
-
-// watchesConsul reports whether the settings name a datacenter.
-func (s *Settings) watchesConsul() bool { return len(s.Consul.Addresses) > 0 }
-
-// watchesNacos reports whether the settings name a registry.
-func (s *Settings) watchesNacos() bool { return len(s.Nacos.Addresses) > 0 }
 
 // Verify checks the directories and files that the settings name, and writes the
 // problems of documents to w.
 func (s *Settings) Verify(ctx context.Context, w io.Writer) error {
-	var directory, cluster, datacenter, registry, authority error
-	if s.watchesNacos() {
-		registry = s.Nacos.Verify()
-	}
+	var directory, cluster, authority error
 	if s.Config != "" {
 		directory = s.Directories.Verify(ctx, s.Kube.Secrets, w)
 	}
 	if s.Kube.Kubeconfig != "" {
 		cluster = s.Kube.Verify()
 	}
-	if s.watchesConsul() {
-		datacenter = s.Consul.Verify()
-	}
 	if s.CA {
 		authority = s.authority().Verify()
 	}
-	return errors.Join(directory, cluster, datacenter, registry, authority, process.VerifyData(s.Data), s.Frontend.Verify(), s.JWKS.Verify(), s.Sources.Verify())
+	return errors.Join(directory, cluster, authority, process.VerifyData(s.Data), s.Frontend.Verify(), s.JWKS.Verify(), s.Sources.Verify())
 }
 
 // roles returns the users of the bus: a role for each part of this process, for the
@@ -188,12 +161,6 @@ func (s *Settings) roles() ([]bus.Role, error) {
 	}
 	if s.Kube.Kubeconfig != "" {
 		add(s.Kube.Role())
-	}
-	if s.watchesNacos() {
-		add(bus.Watcher(s.Nacos.Shard()))
-	}
-	if s.watchesConsul() {
-		add(s.Consul.Role())
 	}
 	if s.Sources.File != "" {
 		for _, r := range sources.Roles() {
@@ -275,7 +242,7 @@ func Run(ctx context.Context, p *process.Process, s *Settings) error {
 		return err
 	}
 
-	p.Log.Info("up", append(ports.Attrs(), "config", s.Config, "kubeconfig", s.Kube.Kubeconfig, "consul", s.Consul.Addresses, "nacos", s.Nacos.Addresses, "data", s.Data, "bus", server.URL())...)
+	p.Log.Info("up", append(ports.Attrs(), "config", s.Config, "kubeconfig", s.Kube.Kubeconfig, "sources", s.Sources.File, "data", s.Data, "bus", server.URL())...)
 	return process.RunStages(ctx,
 		// version chain -> frontend -> Envoys. It drains first: while its
 		// streams end, everything behind it is still there.
@@ -364,7 +331,16 @@ func (s *Settings) sources(p *process.Process, connect connector) (all process.S
 		}
 		all = append(all, cluster.Run)
 	}
-	all = append(all, s.registries(p, connectAs)...)
+	if s.Sources.File != "" { // none is required: a registry that is down delays no version (AGG-8)
+		all = append(all, func(ctx context.Context) error {
+			return s.Sources.Run(ctx, sources.Options{
+				Domain: process.DefaultDomain, Holder: id, Process: p, LogShare: s.Watcher.LogShare, Own: s.shards(),
+				Connect: func(shard ident.Shard, _ func(bus.ConnectOptions) bus.ConnectOptions) func(context.Context) (*bus.Conn, error) {
+					return connectAs(shard)
+				},
+			})
+		})
+	}
 	if s.CA {
 		required = append(required, &configv1.RequiredSource{Source: ca.Shard.Source, Instance: ca.Shard.Instance})
 		all = append(all, func(ctx context.Context) error {
@@ -386,45 +362,12 @@ func (s *Settings) sources(p *process.Process, connect connector) (all process.S
 
 // shards returns what this process watches without the list of sources.
 func (s *Settings) shards() []ident.Shard {
-	all := []ident.Shard{ownShard, fileShard}
+	all := []ident.Shard{ownShard}
+	if s.Config != "" {
+		all = append(all, fileShard)
+	}
 	if s.Kube.Kubeconfig != "" {
 		all = append(all, s.Kube.Shard())
-	}
-	if s.watchesConsul() {
-		all = append(all, s.Consul.Shard())
-	}
-	if s.watchesNacos() {
-		all = append(all, s.Nacos.Shard())
-	}
-	return all
-}
-
-// registries returns the watchers of registries. None is required: a registry that is down
-// delays no version (AGG-8).
-func (s *Settings) registries(p *process.Process, connectAs func(ident.Shard) func(context.Context) (*bus.Conn, error)) (all process.Stage) {
-	if s.watchesConsul() {
-		all = append(all, func(ctx context.Context) error {
-			return s.Consul.Run(ctx, consul.Options{
-				Domain: process.DefaultDomain, Holder: id, Connect: connectAs(s.Consul.Shard()), Process: p, LogShare: s.Watcher.LogShare, Optional: true,
-			})
-		})
-	}
-	if s.watchesNacos() {
-		all = append(all, func(ctx context.Context) error {
-			return s.Nacos.Run(ctx, nacos.Options{
-				Domain: process.DefaultDomain, Holder: id, Connect: connectAs(s.Nacos.Shard()), Process: p, LogShare: s.Watcher.LogShare, Optional: true,
-			})
-		})
-	}
-	if s.Sources.File != "" {
-		all = append(all, func(ctx context.Context) error {
-			return s.Sources.Run(ctx, sources.Options{
-				Domain: process.DefaultDomain, Holder: id, Process: p, LogShare: s.Watcher.LogShare, Own: s.shards(),
-				Connect: func(shard ident.Shard, _ func(bus.ConnectOptions) bus.ConnectOptions) func(context.Context) (*bus.Conn, error) {
-					return connectAs(shard)
-				},
-			})
-		})
 	}
 	return all
 }
