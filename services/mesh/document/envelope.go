@@ -1,10 +1,12 @@
 package document
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"time"
 
+	"go.yaml.in/yaml/v3"
 	"google.golang.org/protobuf/proto"
 
 	"meshlog.dev/proto/ident"
@@ -59,7 +61,9 @@ func Fields(kd *kind.Kind, namespace, name string, doc json.RawMessage) (map[str
 	fields := map[string]any{"spec": doc}
 	if kd.Form == kind.Whole {
 		fields = nil
-		if err := json.Unmarshal(doc, &fields); err != nil {
+		d := json.NewDecoder(bytes.NewReader(doc))
+		d.UseNumber() // the payload has them as they were written
+		if err := d.Decode(&fields); err != nil {
 			return nil, err
 		}
 		return named(kd, namespace, name, fields), nil
@@ -99,4 +103,35 @@ func named(kd *kind.Kind, namespace, name string, fields map[string]any) map[str
 	}
 	fields["apiVersion"], fields["kind"], fields["metadata"] = kd.APIVersion(), kd.DocumentKind(), meta
 	return fields
+}
+
+// YAML returns fields as YAML, with numbers as they are in JSON.
+func YAML(fields map[string]any) ([]byte, error) {
+	text, err := json.Marshal(fields)
+	if err != nil {
+		return nil, err
+	}
+	var n yaml.Node
+	if err := yaml.Unmarshal(text, &n); err != nil {
+		return nil, err
+	}
+	plain(&n)
+	var b bytes.Buffer
+	e := yaml.NewEncoder(&b)
+	e.SetIndent(2)
+	if err := e.Encode(&n); err != nil {
+		return nil, err
+	}
+	return b.Bytes(), e.Close()
+}
+
+// plain writes a node as people do: collections on several lines, and texts without
+// quotes where they need none.
+func plain(n *yaml.Node) {
+	if len(n.Content) > 0 || n.Kind == yaml.ScalarNode {
+		n.Style = 0
+	}
+	for _, c := range n.Content {
+		plain(c)
+	}
 }

@@ -37,6 +37,9 @@ func put(i *item, session string, pseq, low uint64) events.Event {
 	return e
 }
 
+// newSession returns the name of a session.
+func newSession() string { return "apply-" + rand.Text() }
+
 // session returns the events of a session that makes the steps: begin, objects, and the
 // alive that ends it. The alive is partial, so that nothing is swept (API-1).
 func session(name ident.Shard, id, holder string, steps []step) []events.Event {
@@ -90,7 +93,7 @@ const appendAttempts = 5
 // write appends the steps as a session, and returns the record that ends it. It returns
 // ErrConflict if another session began since s was read; nothing counts then.
 func (s *shard) write(ctx context.Context, log events.Appender, steps []step) (uint64, error) {
-	id := "apply-" + rand.Text()
+	id := newSession()
 	fence := events.Fence{Kind: events.FenceSubject, Subject: events.ControlSubject(s.name), Seq: s.control.Seq, Generation: s.generation}
 	all := parts(session(s.name, id, command.Operator(), steps))
 	for n, part := range all {

@@ -52,7 +52,7 @@ concern has applied it when its frontend serves it.`,
 		if err := d.read(*files, e.Stdin); err != nil {
 			return err
 		}
-		j := &job{options: o, env: e, shard: d.shard, items: d.items}
+		j := &job{options: o, env: e, shard: d.shard, items: d.items, silence: openSilence}
 		return j.run(ctx, d.problems)
 	})
 }

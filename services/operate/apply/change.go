@@ -101,7 +101,7 @@ func (c *change) judge(s *shard) error {
 	seq := s.fold.Position().Seq
 	var all []events.Event
 	if writes := c.writes(); len(writes) > 0 {
-		all = session(s.name, "judge", "judge", writes)
+		all = session(s.name, newSession(), "judge", writes)
 	}
 	for _, e := range all {
 		seq++

@@ -57,7 +57,7 @@ Exit code 3: there is no such object.`,
 			}
 			d.items = []*item{{key: k}}
 		}
-		j := &job{options: o, env: e, shard: shard, items: d.items, deletes: true}
+		j := &job{options: o, env: e, shard: shard, items: d.items, deletes: true, silence: openSilence}
 		err := j.run(ctx, d.problems)
 		if err == nil && len(j.view.Objects) == 0 {
 			return notThere(d.items)

@@ -178,7 +178,7 @@ func (d *documents) encode(i *item, o *document.Object) {
 			"give the key to proxies as a file or put it into a Secret, name that here, and replace the key")
 		return
 	}
-	switch b, err := events.Encode(put(i, "", 1, 1)); {
+	switch b, err := events.Encode(put(i, newSession(), 1, 1)); {
 	case err != nil:
 		d.refuse(i, "metadata.name", err.Error(), "correct it")
 	case len(b) > maxEvent:

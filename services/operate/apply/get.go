@@ -116,11 +116,13 @@ func (s *shard) print(objects []fold.Offer, single bool, out *command.Output) er
 		docs = append(docs, fields)
 	}
 	switch {
-	case single && len(docs) == 1:
+	case single && len(docs) == 1 && !out.IsYAML():
 		out.Print(docs[0], nil)
 	case out.IsYAML():
 		for _, d := range docs {
-			out.Next(d)
+			b, err := document.YAML(d)
+			errs = append(errs, err)
+			fmt.Fprintf(out, "---\n%s", b)
 		}
 	default:
 		if docs == nil {

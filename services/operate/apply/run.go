@@ -11,14 +11,12 @@ import (
 	"github.com/spf13/pflag"
 
 	"meshlog.dev/events"
-	"meshlog.dev/events/natslog"
 	"meshlog.dev/proto/ident"
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
 	"meshlog.dev/services/internal/bus"
 	"meshlog.dev/services/mesh/problem"
 	"meshlog.dev/services/operate/command"
 	"meshlog.dev/services/operate/past"
-	"meshlog.dev/store/natsfeed"
 )
 
 // instanceFlag binds the flag that names the source.
@@ -63,9 +61,10 @@ type job struct {
 	items []*item
 	// deletes: the items are to be deleted.
 	deletes bool
+	// silence is after how long another apply counts as interrupted.
+	silence time.Duration
 
-	log   *natslog.Log
-	chain *natsfeed.Feed
+	log   command.EventLog
 	past  *past.Past
 	fleet *bus.Fleet
 	view  view
@@ -77,27 +76,27 @@ func (j *job) open(ctx context.Context) (err error) {
 	if j.quota, err = j.options.quota(); err != nil {
 		return err
 	}
-	if j.log, err = j.env.Log(ctx); err != nil {
+	log, err := j.env.Log(ctx)
+	if err != nil {
 		return err
 	}
-	if j.chain, err = j.env.Chain(ctx); err != nil {
+	chain, err := j.env.Chain(ctx)
+	if err != nil {
 		return err
 	}
-	if j.fleet, err = j.env.Fleet(); err != nil {
-		return err
-	}
-	j.past = &past.Past{Name: "the mesh", Log: j.log, Versions: j.chain, Blobs: j.chain, Live: true}
-	return nil
+	j.log, j.past = log, &past.Past{Name: "the mesh", Log: log, Versions: chain, Blobs: chain, Live: true}
+	j.fleet, err = j.env.Fleet()
+	return err
 }
 
 // run makes the change, and prints what it did. Its error says what it did not.
 func (j *job) run(ctx context.Context, problems []problem.Diagnostic) error {
 	j.view = view{Source: j.shard.Source, Instance: j.shard.Instance, Objects: []objectView{}, DryRun: j.dryRun, deletes: j.deletes}
 	j.view.add(problems)
-	err := j.open(ctx)
-	if err == nil && failed(problems) {
+	var err error
+	if failed(problems) {
 		err = errNothing(problems, j.done())
-	} else if err == nil {
+	} else if err = j.open(ctx); err == nil {
 		err = j.change(ctx, problems)
 	}
 	if err == nil || j.view.worthShowing() {
@@ -130,7 +129,7 @@ func (j *job) change(ctx context.Context, problems []problem.Diagnostic) error {
 // attempt makes the change once. Seq is 0 if there is nothing to write.
 func (j *job) attempt(ctx context.Context, problems []problem.Diagnostic) (seq uint64, err error) {
 	if !j.dryRun {
-		err := awaitEnd(ctx, j.log, j.shard, func() {
+		err := awaitEnd(ctx, j.log, j.shard, j.silence, func() {
 			fmt.Fprintf(j.env.Stderr, "Another apply is writing to %s; waiting for its end.\n", j.shard)
 		})
 		if err != nil {
@@ -222,7 +221,11 @@ func (j *job) noteHolds(ctx context.Context) error {
 }
 
 func (j *job) holds(ctx context.Context) (mine []*reportv1.Hold, err error) {
-	head, err := command.FetchHead(ctx, j.chain)
+	chain, err := j.env.Chain(ctx)
+	if err != nil {
+		return nil, err
+	}
+	head, err := command.FetchHead(ctx, chain)
 	if err != nil {
 		return nil, err
 	}

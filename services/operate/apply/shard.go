@@ -90,8 +90,9 @@ const (
 )
 
 // awaitEnd waits while another apply, of more objects than fit into one append, is
-// writing: a session that begins would end it. waiting is called once if there is one.
-func awaitEnd(ctx context.Context, log events.Reader, name ident.Shard, waiting func()) error {
+// writing: a session that begins would end it. One that has been silent for that long was
+// interrupted. waiting is called once if there is one.
+func awaitEnd(ctx context.Context, log events.Reader, name ident.Shard, silence time.Duration, waiting func()) error {
 	var newest uint64
 	var since time.Time
 	for {
@@ -111,14 +112,14 @@ func awaitEnd(ctx context.Context, log events.Reader, name ident.Shard, waiting 
 		}
 		now := time.Now()
 		switch {
-		case now.Sub(last.Time) > 3*openSilence: // by two clocks, so more than enough
+		case now.Sub(last.Time) > 3*silence: // by two clocks, so more than enough
 			return nil
 		case since.IsZero():
 			waiting()
 			newest, since = last.Seq, now
 		case last.Seq != newest:
 			newest, since = last.Seq, now
-		case now.Sub(since) > openSilence:
+		case now.Sub(since) > silence:
 			return nil
 		}
 		select {
