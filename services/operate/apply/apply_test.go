@@ -31,12 +31,15 @@ type result struct {
 func meshlog(t *testing.T, m *operatetest.Mesh, stdin string, args ...string) result {
 	t.Helper()
 	root := &cobra.Command{SilenceErrors: true, SilenceUsage: true}
-	root.AddCommand(Apply(), Get(), Delete(), inspect.Sources(), inspect.Status())
+	root.AddCommand(Apply(), Get(), Delete(), Validate(), inspect.Sources(), inspect.Status())
 	var out, warned bytes.Buffer
 	root.SetOut(&out)
 	root.SetErr(&warned)
 	root.SetIn(strings.NewReader(stdin))
-	root.SetArgs(append(args, "--data", m.Data))
+	if m != nil {
+		args = append(args, "--data", m.Data)
+	}
+	root.SetArgs(args)
 	err := root.ExecuteContext(t.Context())
 	return result{out.String(), warned.String(), err}
 }
@@ -361,5 +364,30 @@ func TestWrongCommandLines(t *testing.T) {
 	var usage *process.UsageError
 	if r := meshlog(t, m, "", "apply"); !asUsage(r.err, &usage) {
 		t.Errorf("apply without -f: %v is no error of the command line", r.err)
+	}
+}
+
+// ADM-1: validate judges as the fold does, and looks at the objects together, without a
+// mesh.
+func TestValidate(t *testing.T) {
+	t.Parallel()
+	if r := meshlog(t, nil, shop, "validate", "-f", "-"); r.err != nil || r.out != "2 objects, no problems.\n" {
+		t.Errorf("good objects: %v\n%s", r.err, r.out)
+	}
+	nowhere := strings.Replace(shop, "{host: shop.internal, port: {number: 80}}", "{host: shop.internal, subset: v3}", 1)
+	r := meshlog(t, nil, nowhere, "validate", "-f", "-")
+	says(t, "a route to nowhere", r.out, "warning  stdin:10: spec.http[0].route[0].destination.subset: no DestinationRule of \"shop.internal\" has a subset \"v3\"")
+	if r.err != nil {
+		t.Errorf("a warning: %v", r.err)
+	}
+	r = meshlog(t, nil, strings.Replace(shop, "timeout: 2s", "timeout: -2s", 1), "validate", "-f", "-")
+	says(t, "a bad timeout", r.out, "error  stdin:16: spec.http[0].timeout: ", "to do")
+	if r.err == nil || code(r.err) != 1 {
+		t.Errorf("an error: %v", r.err)
+	}
+	r = meshlog(t, nil, shop+"---\napiVersion: v1\nkind: Secret\nmetadata: {name: a}\n", "validate", "-f", "-", "-o", "json")
+	says(t, "a Secret", r.out, `"objects": 2`, `"code": "secret"`)
+	if r.err == nil {
+		t.Error("a Secret is no error")
 	}
 }

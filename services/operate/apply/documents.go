@@ -205,11 +205,14 @@ func failed(problems []problem.Diagnostic) bool {
 
 // errNothing is the error of a command that stopped because of errors it has printed.
 func errNothing(problems []problem.Diagnostic, done string) error {
-	n := 0
+	return errors.New(command.Plural(countErrors(problems), "error", "errors") + "; nothing was " + done)
+}
+
+func countErrors(problems []problem.Diagnostic) (n int) {
 	for _, p := range problems {
 		if p.Severity == problem.Error {
 			n++
 		}
 	}
-	return errors.New(command.Plural(n, "error", "errors") + "; nothing was " + done)
+	return n
 }

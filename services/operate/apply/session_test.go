@@ -106,7 +106,7 @@ func TestCrash(t *testing.T) {
 func names(s *shard) map[string]bool {
 	all := map[string]bool{}
 	for k := range s.offers {
-		all[k.Name] = true
+		all[k.Kind+" "+k.Name] = true
 	}
 	return all
 }

@@ -39,11 +39,16 @@ type objectView struct {
 }
 
 func (v *view) add(problems []problem.Diagnostic) {
+	v.Problems = append(v.Problems, diagnostics(problems)...)
+}
+
+// diagnostics returns problems as they are printed, the worst first.
+func diagnostics(problems []problem.Diagnostic) []command.Diagnostic {
 	var all []*snapshotv1.Diagnostic
 	for _, p := range slices.SortedStableFunc(slices.Values(problems), func(a, b problem.Diagnostic) int { return int(b.Severity) - int(a.Severity) }) {
 		all = append(all, p.Proto())
 	}
-	v.Problems = append(v.Problems, command.Diagnostics(all, "")...)
+	return command.Diagnostics(all, "")
 }
 
 // take notes the steps of a change; with the fields that differ if that is wanted.
