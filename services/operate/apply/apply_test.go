@@ -341,6 +341,20 @@ func TestAtRest(t *testing.T) {
 	}
 }
 
+// API-3: --wait fails if too few proxies apply the version; the change stays.
+func TestWaitForProxies(t *testing.T) {
+	t.Parallel()
+	m := operatetest.Start(t, nil)
+	r := meshlog(t, m, shop, "apply", "-f", "-", "--wait", "50", "--timeout", "3s")
+	says(t, "apply", r.out, "2 created, in version ")
+	if r.err == nil || !strings.Contains(r.err.Error(), "but only 0 of 0 proxies have applied it after 3s, and 50% are wanted; `meshlog wait ") {
+		t.Errorf("without proxies: %v", r.err)
+	}
+	if r := meshlog(t, m, "", "get", "VirtualService", "shop"); r.err != nil {
+		t.Error(r.err)
+	}
+}
+
 func TestWrongCommandLines(t *testing.T) {
 	t.Parallel()
 	m := &operatetest.Mesh{Data: t.TempDir()}
