@@ -197,6 +197,9 @@ func TestApplyGetDelete(t *testing.T) {
 	stale := strings.Replace(shop, "{name: shop, namespace: demo}", "{name: shop, namespace: demo, resourceVersion: "+one.Metadata.ResourceVersion+"}", 2)
 	at := records(t, m)
 	refused := meshlog(t, m, stale, "apply", "-f", "-")
+	if r := meshlog(t, m, stale, "apply", "-f", "-", "--dry-run"); r.err == nil || strings.Contains(r.out, "Nothing was written") {
+		t.Errorf("a dry run of an older resourceVersion: %v\n%s", r.err, r.out)
+	}
 	says(t, "stale", refused.out, "stdin:12: metadata.resourceVersion: the document is made from "+one.Metadata.ResourceVersion, "the object has changed since, at ", "`meshlog get`")
 	if n := written(t, m, at); refused.err == nil || n != 0 {
 		t.Errorf("an older resourceVersion: %v, %d records", refused.err, n)
@@ -206,6 +209,8 @@ func TestApplyGetDelete(t *testing.T) {
 	says(t, "delete", deleted.out, "deleted  VirtualService demo/shop (api/default)", "1 deleted, in version ")
 	if r := meshlog(t, m, "", "delete", "VirtualService", "shop", "-n", "demo"); code(r.err) != 3 {
 		t.Errorf("delete of none: exit code %d, %v", code(r.err), r.err)
+	} else if r.out != "" {
+		t.Errorf("delete of none prints %s", r.out)
 	}
 	rest := meshlog(t, m, "", "delete", "-f", file)
 	says(t, "delete -f", rest.out, "1 deleted")

@@ -58,16 +58,16 @@ Exit code 3: there is no such object.`,
 			d.items = []*item{{key: k}}
 		}
 		j := &job{options: o, env: e, shard: shard, items: d.items, deletes: true, silence: openSilence}
-		err := j.run(ctx, d.problems)
-		if err == nil && len(j.view.Objects) == 0 {
-			return notThere(d.items)
-		}
-		return err
+		return j.run(ctx, d.problems)
 	})
 }
 
+// notThere returns the error of a delete whose objects do not exist.
 func notThere(items []*item) error {
-	if len(items) == 1 {
+	switch len(items) {
+	case 0:
+		return command.NotFound("no document names an object that could be deleted")
+	case 1:
 		return command.NotFound("%s: there is no such object; `meshlog get` lists those that were applied", items[0].key)
 	}
 	return command.NotFound("none of the %d objects exists; `meshlog get` lists those that were applied", len(items))

@@ -91,7 +91,7 @@ func (j *job) open(ctx context.Context) (err error) {
 
 // run makes the change, and prints what it did. Its error says what it did not.
 func (j *job) run(ctx context.Context, problems []problem.Diagnostic) error {
-	j.view = view{Source: j.shard.Source, Instance: j.shard.Instance, Objects: []objectView{}, DryRun: j.dryRun, deletes: j.deletes}
+	j.view = view{Source: j.shard.Source, Instance: j.shard.Instance, Objects: []objectView{}, DryRun: j.dryRun}
 	j.view.add(problems)
 	var err error
 	if failed(problems) {
@@ -99,7 +99,10 @@ func (j *job) run(ctx context.Context, problems []problem.Diagnostic) error {
 	} else if err = j.open(ctx); err == nil {
 		err = j.change(ctx, problems)
 	}
-	if err == nil || j.view.worthShowing() {
+	if j.view.failed = err != nil && j.view.Position.IsZero(); j.view.failed {
+		j.view.Objects = []objectView{} // nothing happened to them
+	}
+	if !j.view.failed || len(j.view.Problems) > 0 {
 		j.env.Print(j.view, func() { j.view.show(j.env.Output) })
 	}
 	return err
@@ -156,6 +159,9 @@ func (j *job) attempt(ctx context.Context, problems []problem.Diagnostic) (seq u
 	j.view.add(slices.Concat(problems, c.problems, c.others))
 	if failed(c.problems) {
 		return 0, errNothing(c.problems, j.done())
+	}
+	if j.deletes && len(c.steps) == 0 {
+		return 0, notThere(j.items)
 	}
 	writes := c.writes()
 	if j.dryRun || len(writes) == 0 {

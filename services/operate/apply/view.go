@@ -28,7 +28,7 @@ type view struct {
 	Held     []string             `json:"held,omitempty"`     // holds that also keep other objects
 	Problems []command.Diagnostic `json:"problems,omitempty"`
 
-	deletes bool
+	failed bool // nothing was written, and the error of the command says why
 }
 
 // objectView is what happened to an object.
@@ -73,15 +73,12 @@ func (v *view) take(c *change, fields bool) {
 	}
 }
 
-// worthShowing reports whether the view says more than the error of the command.
-func (v *view) worthShowing() bool { return len(v.Problems) > 0 || !v.Position.IsZero() }
-
 func (v *view) show(out *command.Output) {
 	for _, p := range v.Problems {
 		p.Show(out)
 	}
-	if slices.ContainsFunc(v.Problems, func(p command.Diagnostic) bool { return p.Severity == "error" }) && v.Position.IsZero() && !v.DryRun {
-		return // the error of the command says that nothing was written
+	if v.failed {
+		return
 	}
 	if len(v.Problems) > 0 {
 		out.Line("")
@@ -108,6 +105,8 @@ func (v *view) show(out *command.Output) {
 	}
 	text := strings.Join(parts, ", ")
 	switch {
+	case len(v.Objects) == 0:
+		out.Line("Nothing to write: no object of the files is one of meshlog's kinds.")
 	case v.DryRun && len(v.Objects) == counts[unchanged]:
 		out.Line("Nothing would change: %s.", text)
 	case v.DryRun:
