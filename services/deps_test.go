@@ -53,8 +53,13 @@ var laws = []law{
 	},
 	{
 		of:     []string{module + "operate/act"},
-		never:  []string{module + "operate/inspect", module + "operate/history", module + "operate/cli"},
-		reason: "inspect, history and act share only command",
+		never:  []string{module + "operate/inspect", module + "operate/history", module + "operate/apply", module + "operate/cli"},
+		reason: "inspect, history, act and apply share only command",
+	},
+	{
+		of:     []string{module + "operate/apply"},
+		never:  []string{module + "operate/inspect", module + "operate/history", module + "operate/act", module + "operate/cli", module + "watcher/..."},
+		reason: "inspect, history, act and apply share only command; an apply is a session of its own, and no watcher",
 	},
 	{
 		of: []string{module + "mesh/..."}, except: append(slices.Clip(tests), module+"mesh/kind/validate/gen"),

@@ -20,6 +20,10 @@ type Shard struct {
 	Instance string // "default", "cluster-1"
 }
 
+// API is the source of the objects that operators apply (API-1). It has no watcher: each
+// `meshlog apply` is a session that ends.
+const API = "api"
+
 // String returns source/instance.
 func (s Shard) String() string { return s.Source + "/" + s.Instance }
 

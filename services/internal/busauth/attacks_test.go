@@ -231,6 +231,7 @@ func TestAttacksByPublish(t *testing.T) {
 			}
 			more := []string{
 				"meshlog.fleet.mesh.report.watcher.w.kubernetes.eu", "meshlog.fleet.mesh.listing.kubernetes.eu", "meshlog.live.ver.mesh",
+				"meshlog.ev.mesh.api.default.Gateway.x", "meshlog.ev.mesh.api.default._ctl", // of operators (API-4)
 				"meshlog.fleet.mesh.issuers", "$O.meshlog_blobs.C.x", "$JS.API.STREAM.UPDATE.MESHLOG_EVENTS", "$JS.API.STREAM.PURGE.OBJ_meshlog_blobs", "$JS.API.CONSUMER.CREATE.MESHLOG_EVENTS.x",
 			}
 			for _, role := range []bus.Role{bus.Watcher(files), bus.Frontend()} {

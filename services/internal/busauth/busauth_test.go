@@ -303,6 +303,23 @@ func TestDenied(t *testing.T) {
 		"another shard, each": {bus.Watcher(files), func(nc *bus.Conn) error {
 			return openLog(nc).AppendEach(t.Context(), append(begin("default"), begin("other")...))
 		}, "meshlog.ev.mesh.file.other._ctl"},
+		"objects of a watcher, by an operator": {bus.Operator(), func(nc *bus.Conn) error {
+			log, err := natslog.Open(t.Context(), nc, natslog.Options{})
+			if err != nil {
+				return err
+			}
+			defer log.Close()
+			put := func(source string) []events.Event {
+				return []events.Event{{ID: "put/" + source, Body: &events.Object{
+					Key: ident.Key{Source: source, Instance: "default", Kind: "Gateway", Namespace: "x", Name: "a"}, Op: events.Delete, Session: "1", Pseq: 1,
+				}}}
+			}
+			if _, err := log.Append(t.Context(), put(ident.API), events.Fence{}); err != nil { // it may apply objects (API-4)
+				return err
+			}
+			_, err = log.Append(t.Context(), put("file"), events.Fence{})
+			return err
+		}, "meshlog.ev.mesh.file.default.Gateway.x"},
 		"another shard's last": {bus.Watcher(files), func(nc *bus.Conn) error {
 			_, err := openLog(nc).Last(t.Context(), events.ControlSubject(ident.Shard{Source: "file", Instance: "other"}))
 			return err

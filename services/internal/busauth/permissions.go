@@ -21,6 +21,7 @@ import (
 
 	"meshlog.dev/events"
 	"meshlog.dev/events/natslog"
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/internal/audit"
 	"meshlog.dev/services/internal/bus"
 	"meshlog.dev/services/internal/cakv"
@@ -58,8 +59,9 @@ func Permissions(r bus.Role, domain string) bus.Permissions {
 	case r == bus.Operator():
 		publish(
 			natslog.ReadPermissions(),
-			// Operators approve, and end the sessions of a removed source.
-			subjects(domain, events.OperatorOverlaySubject, events.AnyControlSubject),
+			// Operators approve, end the sessions of a removed source, and apply objects
+			// (API-4).
+			subjects(domain, events.OperatorOverlaySubject, events.AnyControlSubject, events.Objects{Source: ident.API}.Subjects()),
 			natsfeed.ReadPermissions(), audit.ReadPermissions(),
 		)
 		p.Subscribe = append(p.Subscribe, chain.LiveSubject())

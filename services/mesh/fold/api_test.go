@@ -225,6 +225,63 @@ func TestWaiting(t *testing.T) {
 	}
 }
 
+// API-1, API-4: an apply that was interrupted holds up no epoch, and leaves nothing; no
+// source of operators is asked to list.
+func TestSourceAtRest(t *testing.T) {
+	f := told(t, "A", twoKeys)
+	shard := ident.Shard{Source: ident.API, Instance: "a"}
+	apply := func(body events.Body) {
+		t.Helper()
+		if _, _, err := f.Apply(events.Record{Seq: f.Position().Seq + 1, Event: events.Event{Body: body}}, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put := func(session, name string, pseq uint64) *events.Object {
+		return &events.Object{
+			Key: ident.Key{Source: ident.API, Instance: "a", Kind: "Thing", Name: name}, Op: events.Put,
+			Value: ident.Value{Type: "t", Bytes: []byte("good1")}, Session: session, Pseq: pseq, Low: 1,
+		}
+	}
+	end := func(session string, low uint64) *events.Alive {
+		return &events.Alive{Shard: shard, Session: session, Low: low, Partial: true, Ends: true}
+	}
+	names := func() (names []string) {
+		for _, o := range f.Offers(shard) {
+			names = append(names, fmt.Sprint(o.Key.Name, " ", o.Seq))
+		}
+		return names
+	}
+	apply(&events.Begin{Shard: shard, Session: "s1", Holder: "h"})
+	apply(put("s1", "lost", 1))
+	if got := f.FirstListings(); len(got) > 0 || len(names()) > 0 {
+		t.Errorf("an interrupted apply: waits for %v, offers %v", got, names())
+	}
+	apply(&events.Begin{Shard: shard, Session: "s2", Holder: "h"})
+	apply(put("s2", "a", 1))
+	apply(put("s2", "b", 2))
+	apply(end("s2", 3))
+	apply(&events.Begin{Shard: shard, Session: "s3", Holder: "h"})
+	apply(put("s3", "c", 1))
+	apply(end("s3", 2))
+	if diff := cmp.Diff([]string{"a 9", "b 10", "c 13"}, names()); diff != "" {
+		t.Errorf("offers after two applies (-want +got):\n%s", diff)
+	}
+
+	base, err := f.EpochBase(ident.Position{}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	next := New("A", testJudge("A"))
+	begin(t, next, collect(base))
+	f = next
+	if needs := f.Needs(); len(needs) != 1 || needs[0].Shard != shardA() {
+		t.Errorf("a new epoch asks %v to list", needs)
+	}
+	if diff := cmp.Diff([]string{"a 0", "b 0", "c 0"}, names()); diff != "" {
+		t.Errorf("offers in a new epoch (-want +got):\n%s", diff)
+	}
+}
+
 func TestQuestions(t *testing.T) {
 	f := told(t, "A", twoKeys+"put s1 3 c=bad3\ndel s1 4 b\noverlay h1 hold b:good2/-\nremove h2\n")
 	key := func(name string) ident.Key { return testKey(shardA(), name) }

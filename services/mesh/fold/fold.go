@@ -178,10 +178,11 @@ func (f *Fold) Waiting(p world.Policy) []string {
 }
 
 // FirstListings returns, in words, the sources that are listing for the first
-// time in this epoch.
+// time in this epoch. An apply that was interrupted is none: no process goes on
+// with it (API-1).
 func (f *Fold) FirstListings() (listing []string) {
 	for _, sh := range f.inOrder() {
-		if sh.Listing && !f.variant.listed(sh, true) {
+		if sh.Listing && !f.variant.listed(sh, true) && sh.name.Source != ident.API {
 			listing = append(listing, fmt.Sprintf("%s is listing", sh.name))
 		}
 	}
@@ -195,11 +196,12 @@ func (f *Fold) inOrder() []*shard {
 	})
 }
 
-// Needs returns the shards that must list again, sorted.
+// Needs returns the shards that must list again, sorted. Those of ident.API have
+// no watcher that could.
 func (f *Fold) Needs() []Need {
 	var needs []Need
 	for _, sh := range f.inOrder() {
-		if sh.Need != "" {
+		if sh.Need != "" && sh.name.Source != ident.API {
 			needs = append(needs, Need{Shard: sh.name, Session: sh.Session, Reason: sh.Need})
 		}
 	}
@@ -263,6 +265,36 @@ func (f *Fold) Counts() Counts {
 func (f *Fold) Offered(k ident.Key) (ident.Hash, bool) {
 	h := f.offeredHash(k)
 	return h, !h.IsZero()
+}
+
+// Offer is a value that a source offers, good or not.
+type Offer struct {
+	Key    ident.Key
+	Value  ident.Value
+	Hash   ident.Hash // of the content
+	Seq    uint64     // the last record of the key; 0 if it is of an earlier epoch
+	Origin string
+	// Good: the value is served, unless an overlay lies over it.
+	Good     bool
+	Problems []problem.Diagnostic
+}
+
+// Offers returns what a shard offers, sorted by row.
+func (f *Fold) Offers(name ident.Shard) []Offer {
+	sh := f.shards[name]
+	if sh == nil {
+		return nil
+	}
+	var offers []Offer
+	for _, e := range slices.SortedFunc(maps.Values(sh.entries), func(a, b *entry) int { return strings.Compare(a.row, b.row) }) {
+		if e.offered != nil {
+			offers = append(offers, Offer{
+				Key: e.key, Value: e.offered.Value, Hash: e.offered.hash, Seq: e.seq, Origin: e.origin,
+				Good: e.good == e.offered, Problems: e.diagnostics(),
+			})
+		}
+	}
+	return offers
 }
 
 // Held reports whether a hold covers k.

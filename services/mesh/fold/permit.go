@@ -6,7 +6,10 @@ import (
 	"slices"
 	"strings"
 
+	"google.golang.org/protobuf/proto"
+
 	"meshlog.dev/proto/ident"
+	"meshlog.dev/services/mesh/kind"
 	"meshlog.dev/services/mesh/permit"
 	"meshlog.dev/services/mesh/problem"
 	"meshlog.dev/services/mesh/world"
@@ -22,11 +25,22 @@ func (f *Fold) forbids(k ident.Key, v *value) bool {
 	if v == nil {
 		return false
 	}
-	m := v.Message
-	if m == nil && f.rules.ByHost(k) {
-		m, _, _ = f.judge.Judge(k, v.Value)
+	return f.rules.Forbid(k, f.hosted(v, v.Message)) != nil
+}
+
+// hosted returns the message of v if a rule is about its hosts: m, or the decoded value
+// if the judge keeps no messages.
+func (f *Fold) hosted(v *value, m proto.Message) proto.Message {
+	if m != nil || !f.rules.ByHost(v.Key) {
+		return m
 	}
-	return f.rules.Forbid(k, m) != nil
+	if kd, ok := kind.ByName(v.Key.Kind); ok {
+		if decoded, err := kd.Decode(v.Value.Type, v.Value.Bytes); err == nil {
+			return decoded
+		}
+	}
+	m, _, _ = f.judge.Judge(v.Key, v.Value)
+	return m
 }
 
 // policyRules returns the rules of the policy that a World of this state has.

@@ -331,7 +331,7 @@ func (f *Fold) assess(s *state, e *entry) (good bool) {
 	if good && e.offered.Message == nil { // else a World may be reading it
 		e.offered.Message = m
 	}
-	if d := f.rules.Forbid(e.key, m); d != nil {
+	if d := f.rules.Forbid(e.key, f.hosted(e.offered, m)); d != nil {
 		e.problems, good = slices.Insert(e.problems, 0, *d), false
 	}
 	if len(e.problems) > 0 {

@@ -183,3 +183,14 @@ func (g *Gate) Served(w *world.World) func(of ClassOf, name string) ([]byte, [16
 		return r.Value(), r.Sum
 	}
 }
+
+// Problems returns the problems of a whole content, which no builder has built: those of
+// its world, and those that the first Build of a Gate finds.
+func Problems(content world.Change) ([]problem.Diagnostic, error) {
+	w, changed, err := world.NewWorld().Apply(content)
+	if err != nil {
+		return nil, err
+	}
+	built, err := New().Build(w, changed)
+	return slices.Concat(w.Diagnostics(), built), err
+}

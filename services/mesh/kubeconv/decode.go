@@ -33,10 +33,12 @@ var objectTypes = map[string]func() any{
 // FromJSON reads the JSON of a whole object of a kind in the form Converted, and
 // converts it. A field that Kubernetes does not have is an error, a
 // *problem.Diagnostic.
-func FromJSON(k *kind.Kind, object []byte) (proto.Message, error) {
-	newObject, ok := objectTypes[k.Name]
+func FromJSON(k *kind.Kind, object []byte) (proto.Message, error) { return fromJSON(k.Name, object) }
+
+func fromJSON(kind string, object []byte) (proto.Message, error) {
+	newObject, ok := objectTypes[kind]
 	if !ok {
-		return nil, fmt.Errorf("a %s is not converted", k.Name)
+		return nil, fmt.Errorf("a %s is not converted", kind)
 	}
 	into := newObject()
 	if err := decode(object, into); err != nil {
@@ -50,7 +52,7 @@ func FromJSON(k *kind.Kind, object []byte) (proto.Message, error) {
 	case *networkingv1.Ingress, *networkingv1.IngressClass:
 		return validate.FromObject(object)
 	}
-	return new(Converter).convert(k, into)
+	return new(Converter).convert(nil, into)
 }
 
 // decode decodes an object and rejects unknown fields outside its status. The

@@ -51,6 +51,8 @@ type Metadata struct {
 	Labels      map[string]string
 	Annotations map[string]string
 	Created     time.Time // creationTimestamp; zero if there is none
+	// ResourceVersion is as written; empty if there is none.
+	ResourceVersion string
 }
 
 // Parse reads a file. It returns its documents in order, and leaves out documents

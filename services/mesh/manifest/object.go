@@ -135,6 +135,9 @@ func (r reader) metadata(n *yaml.Node, top []entry, d *Document) *problem.Diagno
 		}
 		d.Metadata.Created = t.UTC()
 	}
+	if v := find(meta, "resourceVersion"); v != nil && v.Kind == yaml.ScalarNode && v.ShortTag() != "!!null" {
+		d.Metadata.ResourceVersion = v.Value
+	}
 	return nil
 }
 

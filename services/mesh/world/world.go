@@ -36,7 +36,7 @@ const (
 // cluster or is written in a document. Its name gives it its host, and no other source
 // may have that host (AGG-1). A Service of a registry says its host itself.
 func OfKubernetes(k ident.Key) bool {
-	return k.Kind == ServiceKind && (k.Source == "kubernetes" || k.Source == "file" || k.Source == "api")
+	return k.Kind == ServiceKind && (k.Source == "kubernetes" || k.Source == "file" || k.Source == ident.API)
 }
 
 // Object is the value of a key. It is immutable and shared.

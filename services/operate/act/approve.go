@@ -2,16 +2,12 @@ package act
 
 import (
 	"context"
-	"crypto/rand"
 	"fmt"
-	"os/user"
 	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
 
-	"meshlog.dev/events"
-	"meshlog.dev/proto/ident"
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
 	"meshlog.dev/services/internal/bus"
 	"meshlog.dev/services/operate/command"
@@ -159,52 +155,11 @@ func showHolds(holds []holdView, out *command.Output) {
 	out.Rows(&t)
 }
 
-// approve removes all overlays of a hold or a quarantine in one batch, and waits
-// until a version shows that.
-func approve(ctx context.Context, log eventLog, fleet *bus.Fleet, hold holdView) (approvedView, error) {
-	var batch []events.Event
-	for _, part := range hold.parts {
-		batch = append(batch, newEvent("approve", &events.Overlay{ID: part, Remove: true}))
-	}
-	ack, err := log.Append(ctx, batch, events.Fence{})
+// approve approves a hold or a quarantine, and waits until a version shows that.
+func approve(ctx context.Context, log command.EventLog, fleet *bus.Fleet, hold holdView) (approvedView, error) {
+	seq, version, err := command.Approve(ctx, log, fleet, hold.ID, hold.parts)
 	if err != nil {
-		return approvedView{}, fmt.Errorf("approve %s: %w", hold.ID, err)
+		return approvedView{}, err
 	}
-	version, err := waitFor(ctx, log, fleet, ack.Seq)
-	if err != nil {
-		return approvedView{}, fmt.Errorf("approved %s with record %d, but %w", hold.ID, ack.Seq, err)
-	}
-	return approvedView{Hold: hold.ID, Seq: ack.Seq, Version: version.String()}, nil
-}
-
-type eventLog interface {
-	events.Appender
-	events.Reader
-}
-
-func newEvent(command string, body events.Body) events.Event {
-	return events.Event{ID: command + "/" + rand.Text(), Observed: time.Now(), Actor: operator(), Body: body}
-}
-
-// waitFor waits until a version contains a record that was just appended, and
-// returns that version.
-func waitFor(ctx context.Context, log events.Reader, fleet *bus.Fleet, seq uint64) (ident.Position, error) {
-	at, err := command.EpochOf(ctx, log, seq)
-	if err != nil {
-		return at, err
-	}
-	w := command.Wait{Fleet: fleet, Position: at}
-	if err := w.Run(ctx); err != nil {
-		return at, fmt.Errorf("no version shows it yet; /readyz of the builder says what it waits for: %w", err)
-	}
-	return w.Head, nil
-}
-
-// operator returns the name of the user who runs the command.
-func operator() string {
-	u, err := user.Current()
-	if err != nil {
-		return "operator"
-	}
-	return u.Username
+	return approvedView{Hold: hold.ID, Seq: seq, Version: version.String()}, nil
 }

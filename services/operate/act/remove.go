@@ -126,6 +126,7 @@ func checkSilent(v *command.Source, now time.Time) error {
 		return fmt.Errorf("source %s: watcher %s stands by for it; stop the watcher first", v.Shard(), strings.Join(v.Standbys, ", "))
 	case v.Heard.IsZero() && v.Objects == 0:
 		return command.NotFound("source %s: the log has no record of it", v.Shard())
+	case v.State == command.StateRest: // the fence is enough
 	case !v.Heard.IsZero() && now.Sub(v.Heard) < removedAfter:
 		return fmt.Errorf("source %s: watcher %s published for it %s, and does not answer. The source can be removed after %s of silence",
 			v.Shard(), v.Holder, command.Since(v.Heard, now), removedAfter)
@@ -195,7 +196,7 @@ func (r *removal) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	version, err := waitFor(ctx, r.Log, r.Fleet, seq)
+	version, err := command.WaitFor(ctx, r.Log, r.Fleet, seq)
 	if err != nil {
 		return fmt.Errorf("removed on the log with record %d, but %w", seq, err)
 	}
@@ -229,8 +230,8 @@ func (r *removal) run(ctx context.Context) error {
 func (r *removal) publish(ctx context.Context) (uint64, error) {
 	session := "remove-" + rand.Text() + "-1"
 	batch := []events.Event{
-		newEvent("remove", &events.Begin{Shard: r.shard, Session: session, Holder: operator()}),
-		newEvent("remove", &events.Alive{
+		command.NewEvent("remove", &events.Begin{Shard: r.shard, Session: session, Holder: command.Operator()}),
+		command.NewEvent("remove", &events.Alive{
 			Shard: r.shard, Session: session, Low: 1, Digest: new(events.ShardDigests).Sum(), Listed: events.AllBuckets(),
 			Kinds: r.kinds, Ends: true,
 		}),
@@ -244,7 +245,7 @@ func (r *removal) publish(ctx context.Context) (uint64, error) {
 	}
 	// A watcher that this does not reach finds out when its next alive is refused.
 	_ = r.Fleet.AskListing(ctx, &reportv1.ListingRequest{
-		Source: r.shard.Source, Instance: r.shard.Instance, Reason: fmt.Sprintf("%s has removed objects from the log", operator()),
+		Source: r.shard.Source, Instance: r.shard.Instance, Reason: fmt.Sprintf("%s has removed objects from the log", command.Operator()),
 	})
 	return ack.Seq, nil
 }

@@ -35,6 +35,8 @@ var argumentListers = map[string][]lister{
 	"remove":       {listSources},
 	"approve":      {listHeld},
 	"drain":        {listProxies},
+	"get":          {listKinds},
+	"delete":       {listKinds},
 }
 
 // flagListers complete flags by name, in all commands that have them.

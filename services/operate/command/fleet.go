@@ -3,6 +3,7 @@ package command
 import (
 	"cmp"
 	"errors"
+	"fmt"
 
 	"meshlog.dev/proto/ident"
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
@@ -105,6 +106,21 @@ func (d *Diagnostic) String() string {
 		return d.Severity + ": " + where + ": " + d.What()
 	}
 	return d.Severity + ": " + d.What()
+}
+
+// Show prints the problem for people.
+func (d *Diagnostic) Show(out *Output) {
+	color := map[string]string{"error": Red, "warning": Yellow}[d.Severity]
+	out.Line("%s  %s: %s", out.Paint(d.Severity, color), d.Where(), d.What())
+	object := d.Object
+	if d.Where() == object {
+		object = ""
+	}
+	for _, more := range [][2]string{{"object", object}, {"to do", d.Advice}, {"meanwhile", d.Effect}} {
+		if more[1] != "" {
+			out.Line("  %s %s", out.Paint(fmt.Sprintf("%-10s", more[0]), Faint), more[1])
+		}
+	}
 }
 
 // Severity returns the name of a severity.

@@ -52,6 +52,9 @@ func (o *Output) Err() error { return o.err }
 // IsTable reports whether the output is a text for people.
 func (o *Output) IsTable() bool { return o.format == Table }
 
+// IsYAML reports whether the output is YAML.
+func (o *Output) IsYAML() bool { return o.format == YAML }
+
 // IsTerminal reports whether a person reads the output on a terminal.
 func (o *Output) IsTerminal() bool { return o.terminal }
 

@@ -24,7 +24,7 @@ import (
 type Source struct {
 	Source   string `json:"source"`
 	Instance string `json:"instance"`
-	State    string `json:"state"` // following, listing, down, silent, gone
+	State    string `json:"state"` // following, listing, down, silent, at rest, gone
 	// Frozen says that its objects stay as they are, because it cannot be read
 	// or no watcher publishes for it.
 	Frozen bool `json:"frozen"`
@@ -89,13 +89,18 @@ const (
 	StateDown   = "down"
 	StateSilent = "silent"
 	StateGone   = "gone" // silent, and without objects
+	// StateRest is the state of a source of ident.API, which has no watcher: operators
+	// apply its objects (API-4).
+	StateRest = "at rest"
 )
 
 // Shard returns the key of the source.
 func (v *Source) Shard() ident.Shard { return ident.Shard{Source: v.Source, Instance: v.Instance} }
 
 // HasWatcher reports whether a watcher publishes for the source.
-func (v *Source) HasWatcher() bool { return v.State != StateSilent && v.State != StateGone }
+func (v *Source) HasWatcher() bool {
+	return v.State != StateSilent && v.State != StateGone && v.State != StateRest
+}
 
 // Sources holds the reports of the fleet and the newest version, which together
 // describe the sources.
@@ -232,6 +237,10 @@ func (v *Source) freeze(served int) {
 	case StateSilent:
 		if v.Objects = served; served == 0 && len(v.Standbys) == 0 {
 			v.State = StateGone
+			return
+		}
+		if v.Source == ident.API {
+			v.State, v.Partial = StateRest, false // it names no whole listing, because no source is behind it
 			return
 		}
 		v.Frozen, v.FrozenSince = true, v.Heard

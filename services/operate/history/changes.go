@@ -2,58 +2,12 @@ package history
 
 import (
 	"context"
-	"fmt"
 	"strings"
 
 	"meshlog.dev/proto/ident"
-	"meshlog.dev/services/operate/command"
 	"meshlog.dev/services/operate/past"
 	"meshlog.dev/store"
 )
-
-// signs are the signs of changes, in their colors.
-var signs = map[string]command.Cell{"added": {Text: "+", Color: command.Green}, "removed": {Text: "-", Color: command.Red}, "changed": {Text: "~", Color: command.Yellow}}
-
-// title returns the object with the sign of its change.
-func title(c past.ObjectChange, out *command.Output) string {
-	sign := signs[c.Change]
-	return out.Paint(sign.Text+" "+c.Object, sign.Color)
-}
-
-// changeLines returns the fields that differ. An object that was added or removed
-// has none.
-func changeLines(c past.ObjectChange) []string {
-	if c.Unreadable != "" {
-		return []string{"cannot be shown: " + c.Unreadable}
-	}
-	return fieldLines(c.Fields)
-}
-
-func fieldLines(fields []past.FieldChange) []string {
-	lines := make([]string, len(fields))
-	for i, f := range fields {
-		switch {
-		case f.Before == nil:
-			lines[i] = fmt.Sprintf("%s: %s (new)", f.Path, brief(f.After))
-		case f.After == nil:
-			lines[i] = fmt.Sprintf("%s: removed, was %s", f.Path, brief(f.Before))
-		default:
-			lines[i] = fmt.Sprintf("%s: %s -> %s", f.Path, brief(f.Before), brief(f.After))
-		}
-	}
-	return lines
-}
-
-// maxValue is how much of a value a line shows; `-o json` shows all.
-const maxValue = 100
-
-func brief(b []byte) string {
-	s := []rune(string(b))
-	if len(s) <= maxValue {
-		return string(s)
-	}
-	return string(s[:maxValue]) + "..."
-}
 
 // explainer returns a function that describes record seq in one line; empty if the
 // log does not have it any more. The function reads each record once.

@@ -179,12 +179,12 @@ func (v *diffView) show(out *command.Output) {
 	out.Line("%s", out.Paint(fmt.Sprintf("from %s to %s: %d changed, %d added, %d removed",
 		v.From, v.To, count["changed"], count["added"], count["removed"]), command.Faint))
 	for _, c := range v.Changes {
-		line := title(c.ObjectChange, out)
+		line := command.ChangeTitle(c.ObjectChange, out)
 		if c.Seq != 0 {
 			line += out.Paint(strings.TrimRight(fmt.Sprintf("  #%d %s", c.Seq, c.Cause), " "), command.Faint)
 		}
 		out.Line("%s", line)
-		for _, l := range changeLines(c.ObjectChange) {
+		for _, l := range command.ChangeLines(c.ObjectChange) {
 			out.Line("    %s", l)
 		}
 	}

@@ -75,7 +75,7 @@ func showHistory(all []*past.KeyEvent, out *command.Output) {
 			row = append(row, e.Key.Source+"/"+e.Key.Instance)
 		}
 		t.Add(row...)
-		for _, line := range append(e.Problems, fieldLines(e.Fields)...) {
+		for _, line := range append(e.Problems, command.FieldLines(e.Fields)...) {
 			t.Note(line)
 		}
 	}

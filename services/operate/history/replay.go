@@ -187,16 +187,16 @@ func (s *replayer) step(v stepView) error {
 	}
 	s.out.Line("%s", line)
 	for _, c := range v.Changes {
-		s.out.Line("  %s", title(c, s.out))
+		s.out.Line("  %s", command.ChangeTitle(c, s.out))
 		if !s.o.step {
 			continue
 		}
-		lines := changeLines(c)
+		lines := command.ChangeLines(c)
 		switch {
 		case c.After != nil:
-			lines = append(lines, brief(c.After))
+			lines = append(lines, command.Brief(c.After))
 		case c.Before != nil:
-			lines = append(lines, "was "+brief(c.Before))
+			lines = append(lines, "was "+command.Brief(c.Before))
 		}
 		for _, l := range lines {
 			s.out.Line("      %s", l)

@@ -13,6 +13,7 @@ import (
 
 	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/builder/ledger"
+	"meshlog.dev/services/mesh/document"
 	"meshlog.dev/services/mesh/kind"
 	"meshlog.dev/services/mesh/world"
 	"meshlog.dev/services/operate/command"
@@ -243,44 +244,9 @@ func documentYAML(k past.Key, doc json.RawMessage) ([]byte, error) {
 	if !ok || kd.Form == kind.Converted || kd.Form == kind.Produced {
 		return yaml.JSONToYAML(doc)
 	}
-	fields := map[string]any{"spec": doc}
-	if kd.Form == kind.Whole {
-		fields = nil
-		if err := json.Unmarshal(doc, &fields); err != nil {
-			return nil, err
-		}
-	}
-	meta, ok := fields["metadata"].(map[string]any)
-	if !ok {
-		meta = map[string]any{}
-	}
-	var dry struct {
-		Policy            json.RawMessage
-		InvalidAnnotation bool
-	}
-	wraps := k.Kind == "AuthorizationPolicy" || k.Kind == "RequestAuthentication" // a registry.v1.DryRun or ProxyKeys
-	if wraps && json.Unmarshal(doc, &dry) == nil && dry.Policy != nil {
-		var spec map[string]json.RawMessage
-		if err := json.Unmarshal(dry.Policy, &spec); err != nil {
-			return nil, err
-		}
-		delete(spec, "@type")
-		fields["spec"] = spec
-		meta["annotations"] = map[string]string{kind.DryRunAnnotation: fmt.Sprint(!dry.InvalidAnnotation)}
-		if k.Kind == "RequestAuthentication" {
-			keys := map[bool]string{false: "envoy", true: "unknown"}[dry.InvalidAnnotation]
-			meta["annotations"] = map[string]string{kind.KeysAnnotation: keys}
-		}
-	}
-	meta["name"] = k.Name
-	if k.Namespace != "" {
-		meta["namespace"] = k.Namespace
-	}
-	b, err := yaml.Marshal(map[string]any{"apiVersion": kd.APIVersion(), "kind": kd.DocumentKind(), "metadata": meta})
+	fields, err := document.Fields(kd, k.Namespace, k.Name, doc)
 	if err != nil {
 		return nil, err
 	}
-	delete(fields, "metadata")
-	rest, err := yaml.Marshal(fields)
-	return append(b, rest...), err
+	return yaml.Marshal(fields)
 }

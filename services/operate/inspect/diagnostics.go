@@ -142,17 +142,7 @@ func published(ctx context.Context, e *command.Env, p *past.Past) ([]command.Dia
 // showDiagnostics shows the selected problems; all counts those without filter.
 func showDiagnostics(views []command.Diagnostic, all int, out *command.Output) {
 	for _, v := range views {
-		color := map[string]string{"error": command.Red, "warning": command.Yellow}[v.Severity]
-		out.Line("%s  %s: %s", out.Paint(v.Severity, color), v.Where(), v.What())
-		object := v.Object
-		if v.Where() == object {
-			object = ""
-		}
-		for _, more := range [][2]string{{"object", object}, {"to do", v.Advice}, {"meanwhile", v.Effect}} {
-			if more[1] != "" {
-				out.Line("  %s %s", out.Paint(fmt.Sprintf("%-10s", more[0]), command.Faint), more[1])
-			}
-		}
+		v.Show(out)
 	}
 	switch {
 	case all == 0:

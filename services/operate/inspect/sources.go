@@ -23,6 +23,7 @@ and heard on the log.
   LISTING    the watcher lists it; nothing is removed before the listing is complete
   DOWN       it cannot be read: its objects stay as they are (frozen)
   SILENT     no watcher publishes for it: its objects stay as they are (frozen)
+  AT REST    it has no watcher: operators change it with ` + "`meshlog apply`" + `
   GONE       it was removed and has no watcher; only --all shows it
 
 If a source cannot be read for some kinds of objects (their CRD is gone, or a
@@ -79,7 +80,7 @@ func stateCell(v *command.Source) command.Cell {
 	switch v.State {
 	case command.StateDown, command.StateSilent:
 		c.Color = command.Red
-	case command.StateGone:
+	case command.StateGone, command.StateRest:
 		c.Color = command.Faint
 	case "listing":
 		c.Color = command.Yellow
@@ -92,6 +93,8 @@ func stateCell(v *command.Source) command.Cell {
 
 func synced(v *command.Source) command.Cell {
 	switch {
+	case v.State == command.StateRest:
+		return command.Cell{}
 	case v.Partial:
 		return command.Cell{Text: "in part", Color: command.Yellow}
 	case v.Synced && len(v.FrozenKinds) > 0:

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"meshlog.dev/proto/ident"
+	"meshlog.dev/services/mesh/fold"
 	"meshlog.dev/store"
 )
 
@@ -49,4 +50,17 @@ func Locate(ctx context.Context, p *Past, seq uint64) (ident.Position, error) {
 		return ident.Position{}, err
 	}
 	return r.Position(), nil
+}
+
+// Fold returns the fold of a log up to the record seq. It is the caller's, who may apply
+// records to it that are on no log.
+func Fold(ctx context.Context, p *Past, seq uint64, progress Progress) (*fold.Fold, error) {
+	r, err := Begin(ctx, p, seq)
+	if err != nil {
+		return nil, err
+	}
+	if err := r.To(ctx, seq, progress, nil); err != nil {
+		return nil, err
+	}
+	return r.Fold(), nil
 }

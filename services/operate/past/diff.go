@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/json"
 
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/store"
 )
 
@@ -57,6 +58,24 @@ func (c *ObjectChange) Compare(prefix string, before, after json.RawMessage, err
 	case c.Change == "changed":
 		c.Fields = diffDocuments(prefix, before, after)
 	}
+}
+
+// CompareValues returns the change of an object from one value to another; nil: there
+// is none.
+func CompareValues(k ident.Key, before, after *ident.Value) ObjectChange {
+	c := ObjectChange{Object: k.String(), Key: Key(k)}
+	var docs [2]json.RawMessage
+	var errs [2]error
+	for i, v := range []*ident.Value{before, after} {
+		if v == nil {
+			continue
+		}
+		if docs[i], errs[i] = Document(k.Kind, *v); errs[i] != nil {
+			docs[i] = json.RawMessage("null")
+		}
+	}
+	c.Compare(prefix(k.Kind), docs[0], docs[1], cmp.Or(errs[0], errs[1]))
+	return c
 }
 
 // Diff returns the objects in which two contents differ, sorted by row.

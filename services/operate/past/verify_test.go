@@ -232,3 +232,17 @@ func TestVerifyUnreadable(t *testing.T) {
 		t.Errorf("the first update: %+v, %v; want a finding of %s", v, err, chain[0])
 	}
 }
+
+// A replay enforces source rules about hosts, as the builder did (ACL-1).
+func TestVerifyHostRules(t *testing.T) {
+	m := newMesh(t, "one")
+	m.put("MeshPolicy", "", "default", `{"requiredSources":[{"source":"file","instance":"default"}],"sourceRules":[{"source":"file","hosts":["*.example"]}]}`)
+	m.settle()
+	m.put("VirtualService", "demo", "other", `{"hosts":["shop.other"],"http":[{"redirect":{"uri":"/"}}]}`)
+	m.put("VirtualService", "demo", "shop", `{"hosts":["shop.example"],"http":[{"redirect":{"uri":"/"}}]}`)
+	m.settle()
+	verify(t, m, "one", len(m.versions()), 0, map[past.Verdict]int{})
+	if head := m.versions()[len(m.versions())-1]; len(head.GetDiagnostics()) == 0 {
+		t.Error("the builder forbids nothing")
+	}
+}

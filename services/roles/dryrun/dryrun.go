@@ -18,7 +18,6 @@ import (
 	"meshlog.dev/services/mesh/gate"
 	"meshlog.dev/services/mesh/problem"
 	"meshlog.dev/services/mesh/trial"
-	"meshlog.dev/services/mesh/world"
 	"meshlog.dev/services/watcher"
 	"meshlog.dev/services/watcher/file"
 )
@@ -72,11 +71,9 @@ func judge(objects []watcher.Object) ([]problem.Diagnostic, error) {
 	const build, session = "dryrun", "s"
 	f := fold.New(build, fold.KindJudge{Trial: trial.Problems})
 	var seq uint64
-	var rows []world.RowChange
 	record := func(body events.Body) error {
 		seq++
-		c, _, err := f.Apply(events.Record{Seq: seq, Time: time.Unix(int64(seq), 0), Event: events.Event{Body: body}}, nil)
-		rows = append(rows, c.Rows...)
+		_, _, err := f.Apply(events.Record{Seq: seq, Time: time.Unix(int64(seq), 0), Event: events.Event{Body: body}}, nil)
 		return err
 	}
 	shard := ident.Shard{Source: "file", Instance: "default"}
@@ -97,15 +94,11 @@ func judge(objects []watcher.Object) ([]problem.Diagnostic, error) {
 	if err != nil {
 		return nil, err
 	}
-	world, changed, err := world.NewWorld().Apply(world.Change{Rows: rows})
-	if err != nil {
-		return nil, err
-	}
-	built, err := gate.New().Build(world, changed)
+	built, err := gate.Problems(f.Content())
 	if err != nil {
 		return nil, fmt.Errorf("a builder cannot build the objects: %w", err)
 	}
-	return slices.Concat(f.Diagnostics(), world.Diagnostics(), built), nil
+	return slices.Concat(f.Diagnostics(), built), nil
 }
 
 // Print writes problems, one per line, and returns the number of errors.

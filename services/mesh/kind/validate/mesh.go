@@ -11,6 +11,7 @@ import (
 
 	meshconfig "istio.io/api/mesh/v1alpha1"
 
+	"meshlog.dev/proto/ident"
 	configv1 "meshlog.dev/proto/meshlog/config/v1"
 	"meshlog.dev/services/mesh/permit"
 	"meshlog.dev/services/mesh/problem"
@@ -157,6 +158,7 @@ func MeshPolicy(m proto.Message) []problem.Diagnostic {
 		shard := r.GetSource() + "/" + r.GetInstance()
 		c.errorIf(r.GetSource() == "" || r.GetInstance() == "", at, "write both, like {source: file, instance: default}", "source or instance is missing")
 		c.errorIf(!first(required, shard), at, "name each source instance once", isTwice, shard)
+		c.errorIf(r.GetSource() == ident.API, at, "remove it", "source %s has no watcher that could list it, so nothing would be published in a new epoch", shard)
 	}
 	for i, r := range p.GetSourceRules() {
 		c.sourceRule(root.field("sourceRules").item(i), r)
