@@ -24,8 +24,10 @@ func TestCON4Bucket(t *testing.T) {
 		t.Errorf("after a minute at the limit it waits %s", got)
 	}
 	now = now.Add(time.Minute)
-	if at() != 0 || at() != 0 || at() != each {
-		t.Error("after a quiet minute it still waits")
+	for i, want := range []time.Duration{0, 0, each} {
+		if got := at(); got != want {
+			t.Errorf("after a quiet minute request %d waits %s, want %s", i, got, want)
+		}
 	}
 }
 

@@ -42,7 +42,7 @@ type Instance struct {
 type NamedPort struct {
 	Name     string
 	Number   uint32
-	Protocol string // empty: that of the service
+	Protocol string // empty: what its name begins with, else proxies find out
 }
 
 // Settings decide how services become objects.
