@@ -4,6 +4,7 @@ package nacos
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -134,9 +135,13 @@ func (w *world) await(b *rig.Backend, want bool) {
 // PRF-2: from the registration of an instance until Envoy sends requests to it.
 func TestChangeReachesEnvoy(t *testing.T) {
 	w := start(t, 2)
-	if text, err := w.mesh.Show(w.ctx, "sources"); err != nil || !strings.Contains(text, "nacos/public: 1 services, 1 instances; 1 polled, 0 read in turn; the oldest read was") {
-		t.Errorf("sources: %v\n%s", err, text) // REG-15
-	}
+	must(t, w.envoy.UntilAlive(w.ctx, "the status of the registry", func(ctx context.Context) error { // REG-15
+		text, err := w.mesh.Show(ctx, "sources")
+		if err == nil && !strings.Contains(text, "nacos/public: 1 services, 1 instances; 1 polled, 0 read in turn; the oldest read was") {
+			err = errors.New(text)
+		}
+		return err
+	}))
 	const changes = 40
 	var took []time.Duration
 	for range changes {

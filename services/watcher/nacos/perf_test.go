@@ -8,8 +8,10 @@ import (
 	"flag"
 	"fmt"
 	"log/slog"
+	"os"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -71,6 +73,15 @@ func heap() float64 {
 	return float64(m.HeapAlloc)
 }
 
+// resident returns the memory of this process in MB.
+func resident(t *testing.T) int {
+	b, err := os.ReadFile("/proc/self/statm")
+	must(t, err)
+	pages, err := strconv.Atoi(strings.Fields(string(b))[1])
+	must(t, err)
+	return pages * os.Getpagesize() >> 20
+}
+
 func perfHost(service, instance int, weight float64) map[string]any {
 	return map[string]any{
 		"ip": fmt.Sprintf("10.%d.%d.%d", service/250, service%250, instance+1), "port": 8080, "weight": weight, "healthy": true, "enabled": true, "ephemeral": true,
@@ -100,7 +111,7 @@ func TestPerformance(t *testing.T) {
 	close(turns)
 	work.Wait()
 
-	before := heap()
+	before, small := heap(), resident(t)
 	w, err := New(Config{Addresses: []string{s.Addr}, Logger: slog.New(slog.DiscardHandler)})
 	must(t, err)
 	m := &meter{listed: make(chan watcher.Listing, 1), changed: map[string]time.Time{}}
@@ -118,6 +129,8 @@ func TestPerformance(t *testing.T) {
 	settled := time.NewTimer(5 * time.Second) // the push that follows each subscription
 	<-settled.C
 	each := (heap() - before) / float64(*perfServices*perfInstances)
+
+	large := resident(t)
 
 	idle, began := cpu(t), time.Now()
 	rest := time.NewTimer(20 * time.Second)
@@ -157,7 +170,8 @@ func TestPerformance(t *testing.T) {
 	at := func(share float64) time.Duration {
 		return m.lags[int(share*float64(len(m.lags)-1))].Round(time.Millisecond)
 	}
-	t.Logf("%d services with %d instances each: listed in %s; %.0f B of heap an instance; idle %.1f %% of a core", *perfServices, perfInstances, listed.Round(time.Millisecond), each, share)
+	t.Logf("%d services with %d instances each: listed in %s; %.0f B of heap an instance, %d MB resident, %d before; idle %.1f %% of a core",
+		*perfServices, perfInstances, listed.Round(time.Millisecond), each, large, small, share)
 	t.Logf("%d changes in %s: %d slices, lag p50 %s p99 %s max %s, %.0f %% of a core with the provider", changes, took.Round(time.Second), m.events, at(.5), at(.99), at(1), load)
 	if m.events == 0 || m.events > changes {
 		t.Errorf("%d changes made %d events", changes, m.events)
