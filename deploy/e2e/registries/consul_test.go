@@ -211,7 +211,7 @@ func TestConsulTwins(t *testing.T) {
 	run := func(id, datacenter string) *program.Process {
 		p, err := program.Start(id, dir, []string{
 			filepath.Join(root, "bin", "watcher-consul"), "--id", id, "--instance", "x", "--consul", c.Addr, "--consul-datacenter", datacenter,
-			"--bus", filepath.Join(m.Data, "bus"), "--bus-nkey", filepath.Join(m.Data, "auth", "watcher-consul-x.nk"), "--admin", "127.0.0.1:0",
+			"--bus", filepath.Join(m.Data, "bus"), "--admin", "127.0.0.1:0", // its key is beside the bus file
 		})
 		must(t, err)
 		t.Cleanup(p.Kill)
