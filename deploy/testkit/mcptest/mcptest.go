@@ -11,6 +11,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/grpc"
@@ -178,9 +179,11 @@ func (s *Source) Streams() int {
 	return s.opened
 }
 
-// Request waits for a request that fits, also an earlier one, and returns the first.
+// Request waits a minute for a request that fits, also an earlier one, and returns the
+// first.
 func (s *Source) Request(t testing.TB, fits func(*discoveryv3.DiscoveryRequest) bool) *discoveryv3.DiscoveryRequest {
 	t.Helper()
+	late := time.After(time.Minute)
 	for {
 		s.mu.Lock()
 		i := slices.IndexFunc(s.requests, fits)
@@ -193,8 +196,8 @@ func (s *Source) Request(t testing.TB, fits func(*discoveryv3.DiscoveryRequest) 
 		s.mu.Unlock()
 		select {
 		case <-changed:
-		case <-t.Context().Done():
-			t.Fatal("the test ends, and no such request came")
+		case <-late:
+			t.Fatal("no such request came within a minute")
 		}
 	}
 }
