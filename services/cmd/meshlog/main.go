@@ -25,7 +25,8 @@ func upCommand() *cobra.Command {
 	return process.Command(process.Spec{
 		Use: "up", Path: "meshlog up", Short: "Run a whole mesh in this process", Settings: s,
 		Long: `Run a whole mesh in this process: a bus, a builder, a frontend, and a watcher for
-each source that is given: a directory, a Kubernetes cluster, a Consul datacenter.
+each source that is given: a directory, a Kubernetes cluster, a Consul datacenter,
+a Nacos registry.
 
 Envoys connect to 127.0.0.1:15010 (xDS over gRPC). Health, metrics and debug pages
 are on 127.0.0.1:15014; /readyz answers 200 once the first version is served.
@@ -34,7 +35,8 @@ The data directory holds all state; the other commands find the mesh by it.`,
   meshlog up --config mesh/ --data data/ --listen 0.0.0.0:15010
   meshlog up --kubeconfig ~/.kube/config --data data/
   meshlog up --kubeconfig ~/.kube/config --cluster east --config mesh/ --data data/
-  meshlog up --consul 127.0.0.1:8500 --data data/`,
+  meshlog up --consul 127.0.0.1:8500 --data data/
+  meshlog up --nacos 127.0.0.1:8848 --data data/`,
 		Verify: s.Verify,
 		Run:    func(ctx context.Context, p *process.Process) error { return up.Run(ctx, p, s) },
 	})
