@@ -137,7 +137,7 @@ func TestChangeReachesEnvoy(t *testing.T) {
 	w := start(t, 2)
 	must(t, w.envoy.UntilAlive(w.ctx, "the status of the registry", func(ctx context.Context) error { // REG-15
 		text, err := w.mesh.Show(ctx, "sources")
-		if err == nil && !strings.Contains(text, "nacos/public: 1 services, 1 instances; 1 polled, 0 read in turn; the oldest read was") {
+		if err == nil && !strings.Contains(text, "nacos/public: 1 service, 1 instance; 1 polled, 0 read in turn; the oldest read was") {
 			err = errors.New(text)
 		}
 		return err

@@ -470,3 +470,9 @@ func (p *sdk) obey(t *testing.T, command string) {
 	}
 	t.Fatalf("%s: the provider has ended", command)
 }
+
+// awaitLong is awaitTrue for what takes a minute or two.
+func (o *world) awaitLong(t *testing.T, what string, f func() bool) {
+	t.Helper()
+	o.within(t, 3*time.Minute, what, "true", func() string { return fmt.Sprint(f()) })
+}

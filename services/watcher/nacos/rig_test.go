@@ -171,12 +171,7 @@ func (o *world) await(t *testing.T, what, want string, f func() string) {
 	o.within(t, 30*time.Second, what, want, f)
 }
 
-// awaitLong is awaitTrue for what takes a minute or two.
-func (o *world) awaitLong(t *testing.T, what string, f func() bool) {
-	t.Helper()
-	o.within(t, 3*time.Minute, what, "true", func() string { return fmt.Sprint(f()) })
-}
-
+// within is await that waits for another time at most.
 func (o *world) within(t *testing.T, most time.Duration, what, want string, f func() string) {
 	t.Helper()
 	limit := time.NewTimer(most)
