@@ -82,7 +82,7 @@ test-spire: tool-envoy tool-spire-server tool-spire-agent ## Two Envoys with cer
 
 # The tests behind the build tag `registries`. Each server is built once into the cache.
 .PHONY: test-registries
-test-registries: test-registries-plan build tool-envoy $(REGISTRIES) ## Tests with a real Consul and a real Nacos server, at most 20 minutes; building both takes some 20 more, once
+test-registries: test-registries-plan build tool-envoy tool-etcd tool-kube-apiserver tool-istio-crds $(REGISTRIES) ## Tests with a real Consul, Nacos server and istiod, at most 20 minutes; building them takes some 25 more, once
 	timeout 20m go test -p 1 -tags registries -count=1 -timeout 20m \
 	  $$(git grep -l '^//go:build registries$$' -- '*_test.go' | xargs -n1 dirname | sort -u | sed 's|^|./|')
 
