@@ -208,7 +208,7 @@ var laws = []law{
 		reason: "the command line makes join tokens, and has no use for the CA's key",
 	},
 	{
-		of: []string{module + "..."}, except: append(slices.Clip(tests), module+"watcher/nacos", module+"roles/nacos", module+"roles/up", module+"cmd/watcher-nacos", module+"cmd/meshlog"),
+		of: []string{module + "..."}, except: append(slices.Clip(tests), module+"watcher/nacos", module+"roles/nacos", module+"roles/sources", module+"roles/up", module+"cmd/watcher-nacos", module+"cmd/watcher-sources", module+"cmd/meshlog"),
 		never:  []string{module + "watcher/nacos"},
 		reason: "only the processes that watch Nacos link its client (REG-13)",
 	},
@@ -285,7 +285,7 @@ var laws = []law{
 	},
 	{
 		of:     []string{module + "..."},
-		except: append(slices.Clip(tests), module+"watcher/kube/...", module+"roles/up", module+"roles/kube", module+"roles/ca", module+"cmd/ca", module+"cmd/watcher-kube", module+"cmd/meshlog"),
+		except: append(slices.Clip(tests), module+"watcher/kube/...", module+"roles/sources", module+"cmd/watcher-sources", module+"roles/up", module+"roles/kube", module+"roles/ca", module+"cmd/ca", module+"cmd/watcher-kube", module+"cmd/meshlog"),
 		never:  []string{"k8s.io/client-go/..."},
 		reason: "client-go belongs to the Kubernetes watcher, to the CA, whose tokens an API server reviews, and to the processes that run one",
 	},
