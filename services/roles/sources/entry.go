@@ -39,7 +39,7 @@ func parse(types typeTable, path string, data []byte) (list, error) {
 	decoder := yaml.NewDecoder(bytes.NewReader(data))
 	decoder.KnownFields(true)
 	if err := decoder.Decode(&file); err != nil && !errors.Is(err, io.EOF) {
-		return list{}, fmt.Errorf("%s: %w; want a list under sources:", path, err)
+		return list{}, fmt.Errorf("%s: %w; want the key sources with a list", path, err)
 	}
 	if err := decoder.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {
 		return list{}, fmt.Errorf("%s: only one document is read; remove the line with --- and what follows it", path)
