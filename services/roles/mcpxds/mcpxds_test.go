@@ -15,7 +15,7 @@ func TestCheck(t *testing.T) {
 		"plain":           {func(s *Settings) { s.Source = "xds://istiod:15010" }, "", "istiod-15010"},
 		"IPv6":            {func(s *Settings) { s.Source = "xds://[::1]:15010" }, "", "--1-15010"},
 		"named":           {func(s *Settings) { s.Source, s.Instance = "xds://istiod:15010", "eu" }, "", "eu"},
-		"none":            {func(*Settings) {}, "", ""},
+		"none":            {func(*Settings) {}, "--mcp-source is missing", ""},
 		"no source":       {func(s *Settings) { s.Incremental = true }, "--mcp-source is missing", ""},
 		"another scheme":  {func(s *Settings) { s.Source = "k8s://istiod:15010" }, "want xds://HOST:PORT", ""},
 		"no port":         {func(s *Settings) { s.Source = "xds://istiod" }, "want xds://HOST:PORT", ""},

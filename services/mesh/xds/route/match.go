@@ -74,7 +74,7 @@ func (t *translation) matchHeaders(at string, out *routev3.RouteMatch, want map[
 			m.Invert = without
 			out.DynamicMetadata = append(out.DynamicMetadata, m)
 			if t.Gateway == Mesh {
-				t.warn(at+"."+name, "sidecars do not verify the tokens of requests that they send", "route by claims at a gateway, or match something else",
+				t.warn(at+"."+name, "sidecars and gRPC clients do not verify the tokens of requests that they send", "route by claims at a gateway, or match something else",
 					"the claim counts as absent")
 			}
 			continue
