@@ -44,7 +44,7 @@ A second watcher of the datacenter is a standby.`,
   watcher-consul --bus nats://nats:4222 --consul https://consul-1:8501,https://consul-2:8501 --consul-datacenter east`,
 		Verify: func(context.Context, io.Writer) error { return errors.Join(s.Bus.Verify(), s.Consul.Verify()) },
 		Run: func(ctx context.Context, p *process.Process) error {
-			return s.Consul.Run(ctx, consul.Options{
+			return s.Consul.Run(ctx, watcher.Place{
 				Domain: s.Domain, Holder: s.ID, Connect: s.Connect(s.Consul.Role(), p), Process: p, LogShare: s.Watcher.LogShare,
 			})
 		},

@@ -44,7 +44,7 @@ A second watcher with the same --instance is a standby.`,
 		Example: "  watcher-nacos --bus nats://127.0.0.1:4222 --bus-nkey auth/watcher-nacos-public.nk --nacos nacos-1,nacos-2,nacos-3 --id watcher-nacos-1",
 		Verify:  func(context.Context, io.Writer) error { return errors.Join(s.Bus.Verify(), s.Nacos.Verify()) },
 		Run: func(ctx context.Context, p *process.Process) error {
-			return s.Nacos.Run(ctx, nacos.Options{
+			return s.Nacos.Run(ctx, watcher.Place{
 				Domain: s.Domain, Holder: s.ID, Connect: s.Connect(bus.Watcher(s.Nacos.Shard()), p), Process: p, LogShare: s.Watcher.LogShare,
 			})
 		},

@@ -51,7 +51,7 @@ A second watcher with the same --instance is a standby.`,
   watcher-xds --bus nats://127.0.0.1:4222 --mcp-source xds://istiod.istio-system:15012 --mcp-tls MUTUAL --mcp-ca root.pem --mcp-cert tls.crt --mcp-key tls.key`,
 		Verify: func(context.Context, io.Writer) error { return errors.Join(s.Bus.Verify(), s.MCP.Verify()) },
 		Run: func(ctx context.Context, p *process.Process) error {
-			return s.MCP.Run(ctx, mcpxds.Options{
+			return s.MCP.Run(ctx, watcher.Place{
 				Domain: s.Domain, Holder: s.ID, Connect: s.Connect(bus.Watcher(s.MCP.Shard()), p), Process: p, LogShare: s.Watcher.LogShare,
 			})
 		},

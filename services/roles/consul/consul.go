@@ -6,9 +6,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -103,7 +101,7 @@ func (s *Settings) Check() error {
 	if p := s.Convert.Protocol; p != "" && !registry.IsProtocol(p) {
 		invalid("consul-protocol", "meshlog knows no protocol %q", p)
 	}
-	_, err := s.ports()
+	_, err := watcher.PortRules("consul-ports", s.Ports)
 	return errors.Join(append(errs, err)...)
 }
 
@@ -118,24 +116,6 @@ func (s *Settings) Verify() error {
 	return nil
 }
 
-// ports parses the rules of ports.
-func (s *Settings) ports() (all []registry.PortRule, err error) {
-	var errs []error
-	for _, text := range s.Ports {
-		glob, number, named := strings.Cut(text, "=")
-		if !named {
-			glob, number = "*", text
-		}
-		n, err := strconv.ParseUint(number, 10, 16)
-		if err != nil || n == 0 || glob == "" {
-			errs = append(errs, process.Invalid("consul-ports", "%q: want NAME=PORT or PORT", text))
-			continue
-		}
-		all = append(all, registry.PortRule{Services: glob, Port: uint32(n)})
-	}
-	return all, errors.Join(errs...)
-}
-
 // Shard returns the shard of the datacenter.
 func (s *Settings) Shard() ident.Shard {
 	return ident.Shard{Source: consul.Source, Instance: cmp.Or(s.Instance, s.Datacenter)}
@@ -144,32 +124,13 @@ func (s *Settings) Shard() ident.Shard {
 // Role returns the user of the bus.
 func (s *Settings) Role() bus.Role { return bus.Watcher(s.Shard()) }
 
-// Options connect the watcher with its process.
-type Options struct {
-	Domain string
-	// Holder names this process, stable over restarts.
-	Holder   string
-	Connect  func(context.Context) (*bus.Conn, error)
-	Process  *process.Process
-	LogShare int
-	// Optional: the process is ready while the datacenter is down.
-	Optional bool
-}
-
 // Run watches until ctx is done.
-func (s *Settings) Run(ctx context.Context, o Options) error {
+func (s *Settings) Run(ctx context.Context, at watcher.Place) error {
 	of := s.Settings
 	var err error
-	if of.Convert.Ports, err = s.ports(); err != nil {
+	if of.Convert.Ports, err = watcher.PortRules("consul-ports", s.Ports); err != nil {
 		return err
 	}
 	status := registry.NewStatus(s.Shard())
-	err = watcher.Run(ctx, watcher.Options{
-		Domain: o.Domain, Shard: s.Shard(), Identity: of.Identity(), Holder: o.Holder, Watcher: consul.New(of, status), Registry: status,
-		Connect: o.Connect, Process: o.Process, LogShare: o.LogShare, Optional: o.Optional,
-	})
-	if err != nil && ctx.Err() == nil {
-		return fmt.Errorf("watcher of Consul: %w", err)
-	}
-	return err
+	return at.Run(ctx, s.Shard(), of.Identity(), consul.New(of, status), status)
 }

@@ -13,7 +13,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"meshlog.dev/proto/ident"
-	"meshlog.dev/services/internal/bus"
 	"meshlog.dev/services/internal/process"
 	"meshlog.dev/services/roles/watcher"
 	"meshlog.dev/services/watcher/mcpxds"
@@ -133,33 +132,18 @@ func (s *Settings) Shard() ident.Shard {
 	return ident.Shard{Source: mcpxds.Source, Instance: instance}
 }
 
-// Options connect the watcher with its process.
-type Options struct {
-	Domain string
-	// Holder names this process, stable over restarts.
-	Holder   string
-	Connect  func(context.Context) (*bus.Conn, error)
-	Process  *process.Process
-	LogShare int
-	// Optional: the process is ready while the source is down.
-	Optional bool
-}
-
 // Run watches until ctx is done.
-func (s *Settings) Run(ctx context.Context, o Options) error {
+func (s *Settings) Run(ctx context.Context, at watcher.Place) error {
 	address, err := s.address()
 	if err != nil {
 		return err
 	}
 	shard := s.Shard()
 	metrics, status := mcpxds.NewMetrics(shard.Instance), registry.NewStatus(shard)
-	o.Process.Admin.Register(metrics)
-	defer o.Process.Admin.Unregister(metrics)
-	return watcher.Run(ctx, watcher.Options{
-		Domain: o.Domain, Shard: shard, Holder: o.Holder, Identity: address, Registry: status, Connect: o.Connect, Process: o.Process, LogShare: o.LogShare, Optional: o.Optional,
-		Watcher: mcpxds.New(mcpxds.Config{
-			Address: address, TLS: s.files(), ID: o.Holder, Namespace: s.Namespace, Revision: s.Revision.Name,
-			Incremental: s.Incremental, MeshConfig: s.MeshConfig, Metrics: metrics, Status: status,
-		}),
-	})
+	at.Process.Admin.Register(metrics)
+	defer at.Process.Admin.Unregister(metrics)
+	return at.Run(ctx, shard, address, mcpxds.New(mcpxds.Config{
+		Address: address, TLS: s.files(), ID: at.Holder, Namespace: s.Namespace, Revision: s.Revision.Name,
+		Incremental: s.Incremental, MeshConfig: s.MeshConfig, Metrics: metrics, Status: status,
+	}), status)
 }

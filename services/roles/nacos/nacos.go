@@ -6,14 +6,12 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
 
 	"meshlog.dev/proto/ident"
-	"meshlog.dev/services/internal/bus"
 	"meshlog.dev/services/internal/process"
 	"meshlog.dev/services/roles/watcher"
 	"meshlog.dev/services/watcher/nacos"
@@ -54,7 +52,7 @@ func (s *Settings) Flags(fs *pflag.FlagSet) {
 	fs.StringVar(&s.Credentials.UsernameFile, "nacos-username-file", s.Credentials.UsernameFile, "`file` with the name of an account that may read the namespace; read for each login. "+
 		"Set it, with --nacos-password-file, if the registry wants a login")
 	fs.StringVar(&s.Credentials.PasswordFile, "nacos-password-file", s.Credentials.PasswordFile, "`file` with the password of --nacos-username-file; read for each login")
-	fs.StringSliceVar(&s.Ports, "nacos-ports", s.Ports, "`SERVICE=PORT` that clients call, separated by commas, with * for any characters in SERVICE: web=80,*=8080. The first that matches counts. Without one, clients call the ports of the instances. "+
+	fs.StringSliceVar(&s.Ports, "nacos-ports", s.Ports, "`ports` that clients call, as NAME=PORT, separated by commas, where * in a name stands for any characters and a PORT alone is for all services; the first that matches counts. Without one, clients call the ports of the instances. "+
 		"Set it so that the ports of a service stay when its instances move")
 	fs.StringVar(&s.Instance, "instance", s.Instance, "unique `name` of what is watched: watchers with the same name publish as one source. The default is the ID of the Nacos namespace. "+
 		"Set it if several registries, or groups of one namespace, are watched")
@@ -88,7 +86,7 @@ func (s *Settings) Check() error {
 	if !s.GRPCTLS && s.Credentials.CertFile+s.Credentials.CAFile != "" && !s.overHTTPS() {
 		errs = append(errs, process.Invalid("nacos-ca", "and --nacos-cert have no effect without --nacos-grpc-tls or an address with https://"))
 	}
-	_, err := s.ports()
+	_, err := watcher.PortRules("nacos-ports", s.Ports)
 	errs = append(errs, err)
 	if len(s.Addresses) > 0 && err == nil {
 		if _, err := nacos.New(s.config()); err != nil {
@@ -115,23 +113,8 @@ func (s *Settings) Verify() error {
 	return nil
 }
 
-// ports returns the rules of --nacos-ports.
-func (s *Settings) ports() (all []registry.PortRule, err error) {
-	var errs []error
-	for _, text := range s.Ports {
-		services, port, _ := strings.Cut(text, "=")
-		n, err := strconv.ParseUint(port, 10, 16)
-		if err != nil || n == 0 || services == "" {
-			errs = append(errs, process.Invalid("nacos-ports", "%q: want SERVICE=PORT, as in web=80", text))
-			continue
-		}
-		all = append(all, registry.PortRule{Services: services, Port: uint32(n)})
-	}
-	return all, errors.Join(errs...)
-}
-
 func (s *Settings) config() nacos.Config {
-	ports, _ := s.ports() // Check has reported its errors
+	ports, _ := watcher.PortRules("nacos-ports", s.Ports) // Check has reported its errors
 	return nacos.Config{
 		Addresses: s.Addresses, Namespace: s.Namespace, Groups: s.Groups, ObjectNamespace: s.ObjectNamespace, Suffix: s.Suffix, List: s.List,
 		KeepEmpty: s.KeepEmpty, TLS: s.GRPCTLS, Credentials: s.Credentials, Registry: registry.Settings{Ports: ports, Protocol: s.Protocol},
@@ -143,28 +126,13 @@ func (s *Settings) Shard() ident.Shard {
 	return ident.Shard{Source: nacos.Source, Instance: cmp.Or(s.Instance, s.Namespace, nacos.DefaultNamespace)}
 }
 
-// Options connect the watcher with its process.
-type Options struct {
-	Domain string
-	// Holder names this process, stable over restarts.
-	Holder   string
-	Connect  func(context.Context) (*bus.Conn, error)
-	Process  *process.Process
-	LogShare int
-	// Optional: the process is ready while the registry is down.
-	Optional bool
-}
-
 // Run watches until ctx is done.
-func (s *Settings) Run(ctx context.Context, o Options) error {
+func (s *Settings) Run(ctx context.Context, at watcher.Place) error {
 	c := s.config()
-	c.Status, c.Logger = registry.NewStatus(s.Shard()), o.Process.Log.With(process.Component, "watcher")
+	c.Status, c.Logger = registry.NewStatus(s.Shard()), at.Process.Log.With(process.Component, "watcher")
 	w, err := nacos.New(c)
 	if err != nil {
 		return err
 	}
-	return watcher.Run(ctx, watcher.Options{
-		Domain: o.Domain, Shard: s.Shard(), Holder: o.Holder, Identity: c.Identity(), Watcher: w, Registry: c.Status,
-		Connect: o.Connect, Process: o.Process, LogShare: o.LogShare, Optional: o.Optional,
-	})
+	return at.Run(ctx, s.Shard(), c.Identity(), w, c.Status)
 }

@@ -16,6 +16,7 @@ import (
 	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/internal/bus"
 	"meshlog.dev/services/internal/process"
+	"meshlog.dev/services/roles/watcher"
 )
 
 const (
@@ -199,18 +200,18 @@ func (l *list) leaveOut(path string, own []ident.Shard) (warnings []string) {
 // start watches a source until stop.
 func (r *runner) start(ctx context.Context, e entry) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
-	at := place{
-		domain: r.options.Domain, holder: r.options.Holder, process: r.options.Process, logShare: r.options.LogShare,
-		connect: r.options.Connect(e.Shard(), e.as),
+	at := watcher.Place{
+		Domain: r.options.Domain, Holder: r.options.Holder, Process: r.options.Process, LogShare: r.options.LogShare,
+		Connect: r.options.Connect(e.Shard(), e.as), Optional: true,
 	}
 	var watching sync.WaitGroup
 	watching.Go(func() {
 		for {
-			err := e.run(ctx, at)
+			err := e.Run(ctx, at)
 			if ctx.Err() != nil {
 				return
 			}
-			at.process.Log.Error("the watcher of a source failed; restarting", process.Component, "sources", "source", e.Shard().String(), "error", err, "again_in", restartPause)
+			at.Process.Log.Error("the watcher of a source failed; restarting", process.Component, "sources", "source", e.Shard().String(), "error", err, "again_in", restartPause)
 			select {
 			case <-time.After(restartPause):
 			case <-ctx.Done():

@@ -14,6 +14,7 @@ import (
 	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/internal/bus"
 	"meshlog.dev/services/internal/process"
+	"meshlog.dev/services/roles/watcher"
 )
 
 // fake is a source that says when its watcher begins and ends.
@@ -31,7 +32,7 @@ func (f *fake) Flags(fs *pflag.FlagSet) {
 func (f *fake) Check() error       { return nil }
 func (f *fake) Verify() error      { return nil }
 func (f *fake) Shard() ident.Shard { return ident.Shard{Source: "fake", Instance: f.instance} }
-func (f *fake) run(ctx context.Context, _ place) error {
+func (f *fake) Run(ctx context.Context, _ watcher.Place) error {
 	f.said <- f.instance + " " + f.text + " begins"
 	if f.fails {
 		return errors.New("it fails")

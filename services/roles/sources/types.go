@@ -24,27 +24,19 @@ type source interface {
 	// Verify checks the files that the settings name.
 	Verify() error
 	Shard() ident.Shard
-	// run watches until ctx is done.
-	run(ctx context.Context, at place) error
-}
-
-// place is where a watcher runs.
-type place struct {
-	domain, holder string
-	process        *process.Process
-	logShare       int
-	connect        func(context.Context) (*bus.Conn, error)
+	// Run watches until ctx is done.
+	Run(ctx context.Context, at watcher.Place) error
 }
 
 // typeTable makes the source of an entry by its type.
 type typeTable map[string]func() source
 
 var allTypes = typeTable{
-	"consul":     func() source { return &consulSource{consul.DefaultSettings()} },
+	"consul":     func() source { s := consul.DefaultSettings(); return &s },
 	"file":       func() source { return &fileSource{Secrets: watcher.DefaultSecrets(), Instance: "default"} },
 	"kubernetes": func() source { return &kubeSource{kube.DefaultSettings()} },
-	"nacos":      func() source { return &nacosSource{nacos.DefaultSettings()} },
-	"xds":        func() source { return &xdsSource{mcpxds.DefaultSettings()} },
+	"nacos":      func() source { s := nacos.DefaultSettings(); return &s },
+	"xds":        func() source { s := mcpxds.DefaultSettings(); return &s },
 }
 
 // Roles returns the users of the bus that may publish for all instances of all types.
@@ -54,30 +46,6 @@ func Roles() []bus.Role {
 		all = append(all, bus.Watchers(source))
 	}
 	return all
-}
-
-type consulSource struct{ consul.Settings }
-
-func (s *consulSource) run(ctx context.Context, at place) error {
-	return s.Run(ctx, consul.Options{
-		Domain: at.domain, Holder: at.holder, Connect: at.connect, Process: at.process, LogShare: at.logShare, Optional: true,
-	})
-}
-
-type nacosSource struct{ nacos.Settings }
-
-func (s *nacosSource) run(ctx context.Context, at place) error {
-	return s.Run(ctx, nacos.Options{
-		Domain: at.domain, Holder: at.holder, Connect: at.connect, Process: at.process, LogShare: at.logShare, Optional: true,
-	})
-}
-
-type xdsSource struct{ mcpxds.Settings }
-
-func (s *xdsSource) run(ctx context.Context, at place) error {
-	return s.Run(ctx, mcpxds.Options{
-		Domain: at.domain, Holder: at.holder, Connect: at.connect, Process: at.process, LogShare: at.logShare, Optional: true,
-	})
 }
 
 // fileSource publishes a directory. Private keys are given by processes of their own.
@@ -105,13 +73,13 @@ func (s *fileSource) Verify() error { return nil }
 
 func (s *fileSource) Shard() ident.Shard { return ident.Shard{Source: "file", Instance: s.Instance} }
 
-func (s *fileSource) run(ctx context.Context, at place) error {
+func (s *fileSource) Run(ctx context.Context, at watcher.Place) error {
 	w, err := s.Watcher(s.Secrets)
 	if err != nil {
 		return err
 	}
 	return watcher.Run(ctx, watcher.Options{
-		Domain: at.domain, Shard: s.Shard(), Holder: at.holder, Watcher: w, Connect: at.connect, Process: at.process, LogShare: at.logShare, Optional: true,
+		Domain: at.Domain, Shard: s.Shard(), Holder: at.Holder, Watcher: w, Connect: at.Connect, Process: at.Process, LogShare: at.LogShare, Optional: at.Optional,
 	})
 }
 
@@ -131,10 +99,10 @@ func (s *kubeSource) Check() error {
 	return errors.Join(s.Settings.Check(), remote, noKeys("secret-key-file", s.Secrets.KeyFile, "watcher-kube"))
 }
 
-func (s *kubeSource) run(ctx context.Context, at place) error {
+func (s *kubeSource) Run(ctx context.Context, at watcher.Place) error {
 	c, err := kube.New(&s.Settings, kube.Options{
-		Domain: at.domain, Holder: at.holder, Process: at.process, LogShare: at.logShare, Optional: true,
-		Connect: func(ident.Shard) func(context.Context) (*bus.Conn, error) { return at.connect },
+		Domain: at.Domain, Holder: at.Holder, Process: at.Process, LogShare: at.LogShare, Optional: at.Optional,
+		Connect: func(ident.Shard) func(context.Context) (*bus.Conn, error) { return at.Connect },
 	})
 	if err != nil {
 		return err
