@@ -19,7 +19,7 @@ func TestCheck(t *testing.T) {
 		"good":             {func(s *nacos.Settings) { s.Ports = []string{"web=80", "*=8080"} }, ""},
 		"no address":       {func(s *nacos.Settings) { s.Addresses = nil }, "--nacos is missing"},
 		"a bad address":    {func(s *nacos.Settings) { s.Addresses = []string{"nacos:x"} }, `--nacos "nacos:x": want HOST:PORT`},
-		"a bad port":       {func(s *nacos.Settings) { s.Ports = []string{"80", "web=x"} }, `--nacos-ports "80": want SERVICE=PORT`},
+		"a bad port":       {func(s *nacos.Settings) { s.Ports = []string{"80", "web=x"} }, `--nacos-ports "web=x": want NAME=PORT or PORT`},
 		"too often":        {func(s *nacos.Settings) { s.List = time.Millisecond }, "--nacos-list want 1s at least"},
 		"a name only":      {func(s *nacos.Settings) { s.Credentials.UsernameFile = "u" }, "an account needs a file with its name and one with its password"},
 		"CAs without TLS":  {func(s *nacos.Settings) { s.Credentials.CAFile = "ca" }, "--nacos-ca and --nacos-cert have no effect"},
