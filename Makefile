@@ -81,9 +81,12 @@ test-spire: tool-envoy tool-spire-server tool-spire-agent ## Two Envoys with cer
 	go test -tags spire -count=1 -timeout 20m -run 'SPIRE$$' -v ./services/suite/securemesh
 
 # The tests behind the build tag `registries`. Each server is built once into the cache.
+# What SHORT=1 leaves out of test-registries: figures, minutes of load, and waits of a minute.
+LONG_REGISTRIES := Load|Performance|Emptied|InstancesChange|ConsulChanges
+
 .PHONY: test-registries
-test-registries: test-registries-plan build tool-envoy tool-etcd tool-kube-apiserver tool-istio-crds $(REGISTRIES) ## Tests with a real Consul, Nacos server and istiod, at most 20 minutes; building them takes some 25 more, once
-	timeout 20m go test -p 1 -tags registries -count=1 -timeout 20m \
+test-registries: test-registries-plan build tool-envoy tool-etcd tool-kube-apiserver tool-istio-crds $(REGISTRIES) ## Tests with a real Consul, Nacos server and istiod, at most 20 minutes, less with SHORT=1; building them takes some 25 more, once
+	timeout 20m go test -p 1 -tags registries -count=1 -timeout 20m $(if $(SHORT),-skip '$(LONG_REGISTRIES)') \
 	  $$(git grep -l '^//go:build registries$$' -- '*_test.go' | xargs -n1 dirname | sort -u | sed 's|^|./|')
 
 .PHONY: test-registries-plan
