@@ -2,76 +2,17 @@ package registry_test
 
 import (
 	"flag"
-	"fmt"
-	"os"
-	"regexp"
-	"slices"
-	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-	"github.com/prometheus/client_golang/prometheus"
-
 	"meshlog.dev/proto/ident"
+	"meshlog.dev/services/internal/process/processtest"
 	"meshlog.dev/services/watcher/registry"
-)
-
-const (
-	metricsPage  = "../../../deploy/observability/README.md"
-	alertsPage   = "../../../deploy/observability/alerts-registries.yaml"
-	metricsBegin = "<!-- registry metrics: written by `go test ./services/watcher/registry -update` -->\n"
-	metricsEnd   = "<!-- end of registry metrics -->\n"
 )
 
 var update = flag.Bool("update", false, "rewrite the table of metrics in deploy/observability/README.md")
 
-var described = regexp.MustCompile(`fqName: "([^"]+)", help: "((?:[^"\\]|\\.)*)".*variableLabels: \{([^}]*)\}`)
-
 // TestMetrics compares the table of metrics and the alerts with what watchers of registries export.
 func TestMetrics(t *testing.T) {
-	ch := make(chan *prometheus.Desc, 20)
-	registry.NewStatus(ident.Shard{Source: "consul", Instance: "dc1"}).Describe(ch)
-	close(ch)
-	var rows, names []string
-	for d := range ch {
-		m := described.FindStringSubmatch(d.String())
-		if m == nil {
-			t.Fatalf("no name and no help in %s", d)
-		}
-		name := m[1]
-		names = append(names, name)
-		if m[3] != "" {
-			name += "{" + m[3] + "}"
-		}
-		rows = append(rows, fmt.Sprintf("| `%s` | %s |\n", name, m[2]))
-	}
-	slices.Sort(rows)
-	want := "| Metric | Meaning |\n|---|---|\n" + strings.Join(rows, "")
-	page, err := os.ReadFile(metricsPage)
-	if err != nil {
-		t.Fatal(err)
-	}
-	before, rest, began := strings.Cut(string(page), metricsBegin)
-	have, after, ended := strings.Cut(rest, metricsEnd)
-	if !began || !ended {
-		t.Fatalf("%s has no table of these metrics", metricsPage)
-	}
-	if *update {
-		if err := os.WriteFile(metricsPage, []byte(before+metricsBegin+want+metricsEnd+after), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		have = want
-	}
-	if diff := cmp.Diff(want, have); diff != "" {
-		t.Errorf("%s differs from the metrics; run with -update (-want +got):\n%s", metricsPage, diff)
-	}
-	alerts, err := os.ReadFile(alertsPage)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, used := range regexp.MustCompile(`\bmeshlog_registry_\w+`).FindAllString(string(alerts), -1) {
-		if !slices.Contains(names, used) {
-			t.Errorf("%s uses %s, which no watcher exports", alertsPage, used)
-		}
-	}
+	processtest.Metrics(t, processtest.MetricsTable{Name: "registry", Package: "watcher/registry", Alerts: "alerts-registries.yaml", Prefix: "meshlog_registry"},
+		*update, registry.NewStatus(ident.Shard{Source: "consul", Instance: "dc1"}))
 }

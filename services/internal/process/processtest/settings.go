@@ -1,5 +1,5 @@
-// Package processtest compares the settings files in deploy/config with the flags
-// of the processes.
+// Package processtest compares the settings files in deploy/config with the flags of the
+// processes, and the tables of metrics in deploy/observability with what they export.
 package processtest
 
 import (
