@@ -2,8 +2,8 @@ package simulate
 
 import "strings"
 
-// joined are the headers of which a stock Envoy keeps one line: it joins the lines of a
-// request with commas as it reads them, so filters never see one alone (POL-8).
+// joined are the headers whose lines a stock Envoy joins with commas into one as it reads a
+// request, so that no filter sees one of the lines alone (POL-8).
 var joined = map[string]bool{
 	"accept": true, "accept-encoding": true, "access-control-request-headers": true, "access-control-request-method": true,
 	"authorization": true, "cache-control": true, "content-encoding": true, "content-type": true, "expect": true,

@@ -66,7 +66,7 @@ type Registry struct {
 	// Polled services report each change at once; those that are Swept are read in turn.
 	Polled uint64 `json:"polled"`
 	Swept  uint64 `json:"swept,omitempty"`
-	// Remedy is what to do so that no service is read in turn.
+	// Remedy tells users what to change so that every service is polled.
 	Remedy string `json:"remedy,omitempty"`
 	// OldestRead is when the service was read that was not read for the longest time.
 	OldestRead time.Time `json:"oldestRead,omitzero"`

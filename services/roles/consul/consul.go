@@ -55,7 +55,8 @@ func (s *Settings) Flags(fs *pflag.FlagSet) {
 	fs.StringSliceVar(&s.ExcludeTags, "consul-exclude-tags", s.ExcludeTags, "`tags` of services that are not watched, separated by commas. The default is the tag of services that consul-k8s copies from Kubernetes, whose own watcher has them")
 	fs.StringSliceVar(&s.Ports, "consul-ports", s.Ports, "`ports` that clients call, as NAME=PORT, separated by commas, where * in a name stands for any characters and a PORT alone is for all services; the first that matches counts. Without one, clients call the ports of the instances. "+
 		"Set it if instances have ports that change")
-	fs.StringVar(&s.Convert.Protocol, "consul-protocol", s.Convert.Protocol, "`protocol` of services of which neither the metadata nor a service-defaults entry names one, as http or grpc; without it, proxies find it out")
+	fs.StringVar(&s.Convert.Protocol, "consul-protocol", s.Convert.Protocol, "`protocol` of services whose metadata and service-defaults name none, such as http or grpc; without it, proxies detect it. "+
+		"Set it if most services speak the same")
 	fs.BoolVar(&s.DatacenterHosts, "consul-datacenter-hosts", s.DatacenterHosts, "name hosts NAME.service.DATACENTER.consul. "+
 		"Set it if several datacenters have services of the same name that must stay apart")
 	fs.StringVar(&s.TaggedAddress, "consul-tagged-address", s.TaggedAddress, "tagged `address` of instances that clients call where there is one: wan, lan_ipv4 or lan_ipv6. "+

@@ -39,7 +39,7 @@ type decoder struct {
 	incremental bool
 }
 
-// resource is what a source said of an object.
+// resource is one object of an answer, decoded.
 type resource struct {
 	name   name
 	gone   bool // deleted, or of another revision

@@ -7,7 +7,7 @@ import (
 	"meshlog.dev/services/watcher/registry"
 )
 
-// content is what an answer has.
+// content holds the objects of one answer, compared with those that were known.
 type content struct {
 	seen    map[name]bool
 	changed []resource // those that differ from what was known

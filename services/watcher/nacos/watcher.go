@@ -4,8 +4,8 @@
 //	server ──push──> service ──believed?──> registry.Convert ──> change set
 //	       <─list, query, probe─
 //
-// One goroutine, that of Run, owns what is known of services. Requests run beside it, 16
-// at a time. README.md says which answers are believed.
+// The goroutine of Run owns what is known of services. It has up to 16 requests running at
+// a time, each in a goroutine of its own. README.md says which answers are believed.
 package nacos
 
 import (

@@ -20,7 +20,7 @@ type Reading struct {
 	Doubted string
 	// Polled services report each change at once; those that are Swept are read in turn.
 	Polled, Swept int
-	// Remedy is what to do so that no service is read in turn.
+	// Remedy tells users what to change so that every service is polled.
 	Remedy string
 	// Oldest is when the service was read that was not read for the longest time; zero:
 	// not all were read yet, or there are none.
