@@ -127,14 +127,15 @@ func checkOverlay(o *eventv1.Overlay) error {
 		return err
 	case !known:
 		return fmt.Errorf("kind: this build does not know %d", kind)
-	case o.GetRemove() && (kind != 0 && !quarantine || len(o.GetValues()) != 0):
-		return errors.New("remove: values must be empty in a removal, and kind too, or QUARANTINE")
+	case o.GetRemove() && (kind != 0 && !quarantine || len(o.GetValues()) != 0 || o.GetScope() != nil || o.GetBatch() != nil):
+		return errors.New("remove: values, scope and batch must be absent in a removal, and kind too, or QUARANTINE")
 	case o.GetRemove():
 		return nil
 	case kind == 0:
-		return errors.New("kind: 0 is none of ROLLBACK, HOLD and QUARANTINE")
-	case len(o.GetValues()) == 0:
-		return errors.New("values: is empty")
+		return errors.New("kind: 0 is none of ROLLBACK, HOLD, QUARANTINE and FREEZE")
+	}
+	if err := checkReach(o); err != nil {
+		return err
 	}
 	type target struct {
 		key      ident.Key
@@ -158,6 +159,33 @@ func checkOverlay(o *eventv1.Overlay) error {
 		seen[at] = true
 	}
 	return nil
+}
+
+// checkReach checks what an overlay is about: values, a scope, or both.
+func checkReach(o *eventv1.Overlay) error {
+	rollback, freeze := o.GetKind() == eventv1.OverlayKind_OVERLAY_KIND_ROLLBACK, o.GetKind() == eventv1.OverlayKind_OVERLAY_KIND_FREEZE
+	switch scope := o.GetScope(); {
+	case freeze && len(o.GetValues()) != 0:
+		return errors.New("values: must be empty in a FREEZE")
+	case freeze && scope == nil:
+		return errors.New("scope: is missing in a FREEZE")
+	case scope == nil && len(o.GetValues()) == 0:
+		return errors.New("values: is empty")
+	case scope != nil && !rollback && !freeze:
+		return errors.New("scope: must be absent but in a ROLLBACK or a FREEZE")
+	case freeze && scope.GetShard() == nil, freeze && scope.GetConfig():
+		return errors.New("scope: is not a shard alone in a FREEZE")
+	case scope != nil && rollback && (!scope.GetConfig() || scope.GetShard() != nil):
+		return errors.New("scope: is not configuration in a ROLLBACK")
+	case freeze && scope.GetNamespace() != "":
+		return errors.New("scope.namespace: must be empty in a FREEZE")
+	case o.GetBatch() != nil && !rollback:
+		return errors.New("batch: must be absent but in a ROLLBACK")
+	}
+	if freeze {
+		return within("scope.shard", checkShard(o.GetScope().GetShard()))
+	}
+	return cmp.Or(text("scope.namespace", o.GetScope().GetNamespace()), checkBatch(o.GetBatch()))
 }
 
 func checkOverlayValue(v *eventv1.OverlayValue, quarantine bool) error {

@@ -120,14 +120,22 @@ func objectToProto(o *Object) *eventv1.Object {
 	if o.Op != Delete || o.Value.Type != "" || len(o.Value.Bytes) != 0 {
 		m.Payload = payloadToProto(o.Value)
 	}
-	if o.Batch != (Batch{}) {
-		m.Batch = &eventv1.Batch{Id: o.Batch.ID, Index: o.Batch.Index, Total: o.Batch.Total}
-	}
+	m.Batch = batchToProto(o.Batch)
 	return m
 }
 
+func batchToProto(b Batch) *eventv1.Batch {
+	if b == (Batch{}) {
+		return nil
+	}
+	return &eventv1.Batch{Id: b.ID, Index: b.Index, Total: b.Total}
+}
+
 func overlayToProto(o *Overlay) *eventv1.Overlay {
-	m := &eventv1.Overlay{Id: o.ID, Kind: eventv1.OverlayKind(o.Kind), Reason: o.Reason, Remove: o.Remove}
+	m := &eventv1.Overlay{
+		Id: o.ID, Kind: eventv1.OverlayKind(o.Kind), Reason: o.Reason, Remove: o.Remove,
+		Scope: scopeToProto(o.Scope), Batch: batchToProto(o.Batch),
+	}
 	for _, v := range o.Values {
 		mv := &eventv1.OverlayValue{Base: hashToProto(v.Base)}
 		if r := v.Resource; r != nil {
@@ -143,6 +151,17 @@ func overlayToProto(o *Overlay) *eventv1.Overlay {
 			mv.Payload, mv.CreateTime = payloadToProto(*v.Value), toTimestamp(v.Value.Created)
 		}
 		m.Values = append(m.Values, mv)
+	}
+	return m
+}
+
+func scopeToProto(s *ident.Scope) *eventv1.Scope {
+	if s == nil {
+		return nil
+	}
+	m := &eventv1.Scope{Config: s.Config, Namespace: s.Namespace}
+	if s.Shard != (ident.Shard{}) {
+		m.Shard = shardToProto(s.Shard)
 	}
 	return m
 }
@@ -224,10 +243,12 @@ func objectFromProto(m *eventv1.Object) *Object {
 		Pseq:          m.GetPseq(),
 		Low:           m.GetLow(),
 	}
-	if b := m.GetBatch(); b != nil {
-		o.Batch = Batch{ID: b.GetId(), Index: b.GetIndex(), Total: b.GetTotal()}
-	}
+	o.Batch = batchFromProto(m.GetBatch())
 	return o
+}
+
+func batchFromProto(m *eventv1.Batch) Batch {
+	return Batch{ID: m.GetId(), Index: m.GetIndex(), Total: m.GetTotal()}
 }
 
 func aliveFromProto(m *eventv1.Alive) *Alive {
@@ -251,7 +272,13 @@ func aliveFromProto(m *eventv1.Alive) *Alive {
 }
 
 func overlayFromProto(m *eventv1.Overlay) *Overlay {
-	o := &Overlay{ID: m.GetId(), Kind: ident.OverlayKind(m.GetKind()), Reason: m.GetReason(), Remove: m.GetRemove()}
+	o := &Overlay{
+		ID: m.GetId(), Kind: ident.OverlayKind(m.GetKind()), Reason: m.GetReason(), Remove: m.GetRemove(),
+		Batch: batchFromProto(m.GetBatch()),
+	}
+	if s := m.GetScope(); s != nil {
+		o.Scope = &ident.Scope{Shard: shardFromProto(s.GetShard()), Config: s.GetConfig(), Namespace: s.GetNamespace()}
+	}
 	for _, mv := range m.GetValues() {
 		v := ident.OverlayValue{Key: keyFromProto(mv.GetKey()), Base: hashFromProto(mv.GetBase())}
 		if r := mv.GetResource(); r != nil {

@@ -74,6 +74,11 @@ func examples() []struct {
 			{Resource: &ident.Resource{Rejected: ident.Rejected{Type: "t", Name: "api", Sum: [16]byte{3}, Client: "envoy 1.38.0"}}},
 		}})},
 		{"quarantine-lifted", envelope(&Overlay{ID: "o3", Kind: ident.Quarantine, Remove: true})},
+		{"rollback-of-all", envelope(&Overlay{ID: "o4", Kind: ident.Rollback, Reason: "503", Scope: &ident.Scope{Config: true}, Batch: Batch{ID: "b", Index: 1, Total: 2}, Values: []ident.OverlayValue{
+			{Key: exampleKey},
+		}})},
+		{"rollback-of-nothing-yet", envelope(&Overlay{ID: "o5", Kind: ident.Rollback, Scope: &ident.Scope{Config: true, Namespace: "shop"}})},
+		{"freeze", envelope(&Overlay{ID: "o6", Kind: ident.Freeze, Reason: "flaps", Scope: &ident.Scope{Shard: exampleKey.Shard()}})},
 		{"overlay-removed", envelope(&Overlay{ID: "o2", Reason: "approved", Remove: true})},
 		{"segment", envelope(&Segment{Epoch: 3, Build: "v1", Base: ident.Hash{9}, Head: ident.Position{Epoch: 2, Seq: 100}, VersionsSeq: 17, EpochRecord: 99})},
 		{"segment-first", envelope(&Segment{Epoch: 1, Build: "v1"})},
@@ -216,6 +221,21 @@ func TestEncodeRefuses(t *testing.T) {
 		{"overlay.values[0].key.name", overlay(func(o *Overlay) { o.Values[0].Key.Name = "" })},
 		{"overlay.values[0].payload.type_url", overlay(func(o *Overlay) { o.Values[0].Value = &ident.Value{} })},
 		{"overlay.values[1].key: Resource shop/web (file/default) occurs twice", overlay(func(o *Overlay) { o.Values = append(o.Values, o.Values[0]) })},
+		{"overlay.scope: must be absent but in a ROLLBACK or a FREEZE", overlay(func(o *Overlay) { o.Scope = &ident.Scope{Config: true} })},
+		{"overlay.batch: must be absent but in a ROLLBACK", overlay(func(o *Overlay) { o.Batch = Batch{ID: "b", Total: 2} })},
+		{"overlay.batch.index", overlay(func(o *Overlay) { o.Kind, o.Batch = ident.Rollback, Batch{ID: "b", Index: 2, Total: 2} })},
+		{"overlay.scope: is not configuration in a ROLLBACK", overlay(func(o *Overlay) {
+			o.Kind, o.Scope = ident.Rollback, &ident.Scope{Shard: exampleKey.Shard()}
+		})},
+		{"overlay.values: must be empty in a FREEZE", overlay(func(o *Overlay) { o.Kind = ident.Freeze })},
+		{"overlay.scope: is missing in a FREEZE", overlay(func(o *Overlay) { o.Kind, o.Values = ident.Freeze, nil })},
+		{"overlay.scope: is not a shard alone in a FREEZE", overlay(func(o *Overlay) {
+			o.Kind, o.Values, o.Scope = ident.Freeze, nil, &ident.Scope{Shard: exampleKey.Shard(), Config: true}
+		})},
+		{"overlay.scope.shard.instance: is missing", overlay(func(o *Overlay) {
+			o.Kind, o.Values, o.Scope = ident.Freeze, nil, &ident.Scope{Shard: ident.Shard{Source: "file"}}
+		})},
+		{"overlay.remove", overlay(func(o *Overlay) { o.Remove, o.Values, o.Kind, o.Scope = true, nil, 0, &ident.Scope{Config: true} })},
 		{"overlay.remove", overlay(func(o *Overlay) { o.Remove = true })},
 		{"overlay.remove", overlay(func(o *Overlay) { o.Remove, o.Values = true, nil })},
 		{"overlay.values[0].resource: must be absent", overlay(func(o *Overlay) { o.Values[0].Resource = &ident.Resource{} })},

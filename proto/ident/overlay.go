@@ -15,10 +15,38 @@ const (
 	Rollback   OverlayKind = 1 // an operator serves earlier values
 	Hold       OverlayKind = 2 // the builder's guard keeps what a mass removal would take away
 	Quarantine OverlayKind = 3 // the builder keeps a resource from clients of a version that rejects it
+	Freeze     OverlayKind = 4 // an operator keeps the objects of a source as they are
 )
 
-// OverlayValue is served for Key while the key's source offers Base or, in a
-// Quarantine, in the place of Resource.
+// Scope is what an overlay keeps as it is until it is removed: the objects of a
+// shard, or configuration of all sources.
+type Scope struct {
+	Shard     Shard
+	Config    bool
+	Namespace string // of Config; empty: all
+}
+
+// Covers reports whether s has k in it; config: k's kind is configuration.
+func (s Scope) Covers(k Key, config bool) bool {
+	if !s.Config {
+		return k.Shard() == s.Shard
+	}
+	return config && (s.Namespace == "" || s.Namespace == k.Namespace)
+}
+
+// String returns s in words.
+func (s Scope) String() string {
+	switch {
+	case !s.Config:
+		return s.Shard.String()
+	case s.Namespace != "":
+		return "the configuration of namespace " + s.Namespace
+	}
+	return "all configuration"
+}
+
+// OverlayValue is served for Key: of a Hold while the key's source offers Base, of a
+// Rollback until it is removed. That of a Quarantine is served in the place of Resource.
 type OverlayValue struct {
 	Key      Key
 	Base     Hash      // content hash of what the source offers; zero: it offers nothing

@@ -66,8 +66,10 @@ func (e *epochs) missedUpTo(ctx context.Context, last uint64) ([]events.Event, e
 		}
 		m.upTo++
 		if o, ok := rec.Event.Body.(*events.Overlay); ok {
-			// The last event of an id counts.
-			m.overlays = slices.DeleteFunc(m.overlays, func(ev events.Event) bool { return ev.Body.(*events.Overlay).ID == o.ID })
+			// The last event of an id counts, or its last messages.
+			m.overlays = slices.DeleteFunc(m.overlays, func(ev events.Event) bool {
+				return o.Batch.Index == 0 && ev.Body.(*events.Overlay).ID == o.ID
+			})
 			m.overlays = append(m.overlays, rec.Event)
 		}
 	}

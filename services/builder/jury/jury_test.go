@@ -214,6 +214,8 @@ func (anything) Judge(ident.Key, ident.Value) (proto.Message, []problem.Diagnost
 }
 func (anything) Closed(ident.Key, ident.Value) (ident.Value, bool) { return ident.Value{}, false }
 
+func (anything) Configures(string) bool { return true }
+
 func (anything) EndpointsOnly(ident.Key, *world.Object, *world.Object) bool { return false }
 
 // TestGuard removes objects of a source, and checks which losses the guard holds.

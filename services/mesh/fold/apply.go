@@ -2,7 +2,6 @@ package fold
 
 import (
 	"cmp"
-	"fmt"
 	"maps"
 	"slices"
 
@@ -22,6 +21,31 @@ type step struct {
 	touched map[string]struct{}
 	// policy: another MeshPolicy may count.
 	policy bool
+}
+
+// serve makes the value that e's source offers the one that counts, if it is good.
+func (s *step) serve(e *entry, seq uint64) {
+	switch good := s.assess(&s.state, e); {
+	case good:
+		s.setGood(e, e.offered, seq)
+	case e.forbidden(), s.forbids(e.key, e.good):
+		s.setGood(e, nil, seq)
+	default:
+		s.setGood(e, s.fallback(e), seq)
+	}
+}
+
+// keep leaves the value of e that counts, unless its source may not publish it.
+func (s *step) keep(e *entry, seq uint64) {
+	if e.offered != nil {
+		s.assess(&s.state, e)
+	}
+	switch {
+	case s.forbids(e.key, e.good):
+		s.setGood(e, nil, seq)
+	case hashOf(e.good) == hashOf(e.offered):
+		e.good = e.offered // which has its message
+	}
 }
 
 func (s *step) warn(code, reason, advice, effect string) {
@@ -150,26 +174,27 @@ func (s *step) speak(sh *shard, r staged) {
 // has deleted the key.
 func (s *step) offer(sh *shard, e *entry, v *value, seq uint64) {
 	s.liftOver(e.key, hashOf(v))
+	frozen := s.frozen(e.key)
 	switch {
 	case v == nil:
 		sh.setOffered(e, nil)
 		e.problems, e.origin = nil, ""
 		delete(s.troubled, e.key)
-		s.setGood(e, nil, seq)
+		if !frozen {
+			s.setGood(e, nil, seq)
+		}
 	case hashOf(e.offered) == v.hash:
 		// It was judged before.
+	case frozen:
+		sh.setOffered(e, v)
+		s.keep(e, seq)
+		s.problems = append(s.problems, e.diagnostics()...)
 	default:
 		sh.setOffered(e, v)
-		switch good := s.assess(&s.state, e); {
-		case good:
-			s.setGood(e, v, seq)
-		case e.forbidden():
-			s.setGood(e, nil, seq)
-		default:
-			s.setGood(e, s.fallback(e), seq)
-		}
+		s.serve(e, seq)
 		s.problems = append(s.problems, e.diagnostics()...)
 	}
+	s.withhold(e)
 }
 
 // setGood makes v the last good value of e, and adds the change of its row.
@@ -190,11 +215,11 @@ func (s *step) setGood(e *entry, v *value, seq uint64) {
 	s.change.Rows = append(s.change.Rows, e.change(seq))
 }
 
-// liftOver takes k out of the overlays that were made for another value of k
-// than the offered one.
+// liftOver takes k out of the holds that were made for another value of k than the
+// offered one.
 func (s *step) liftOver(k ident.Key, offered ident.Hash) {
 	for _, o := range slices.Clone(s.over[k]) {
-		if s.variant.lies(o.values[k].Base, offered) {
+		if !s.variant.lifts(o.Kind) || s.variant.lies(o.values[k].Base, offered) {
 			continue
 		}
 		s.lift(o, k)
@@ -209,9 +234,9 @@ func (s *step) liftOver(k ident.Key, offered ident.Hash) {
 // unread reports whether it is unknown what k's source offers for it: the epoch began
 // without a value for k, and the source was not listed since. An overlay that a builder
 // appends again to an epoch whose base is lost covers k until the source has answered.
-func (s *step) unread(k ident.Key) bool {
-	sh := s.shards[k.Shard()]
-	return s.offeredHash(k).IsZero() && (sh == nil || !sh.Synced)
+func (f *Fold) unread(k ident.Key) bool {
+	sh := f.shards[k.Shard()]
+	return f.offeredHash(k).IsZero() && (sh == nil || !sh.Synced)
 }
 
 // liftUnread takes the keys of these kinds that have no value out of the overlays. An
@@ -225,55 +250,6 @@ func (s *step) liftUnread(sh *shard, kinds events.Kinds) {
 			if absent(k) {
 				s.liftOver(k, ident.Hash{})
 			}
-		}
-	}
-}
-
-// overlay puts or removes an overlay.
-func (s *step) overlay(e events.Event, o *events.Overlay) {
-	if old := s.overlays[o.ID]; old != nil {
-		for k := range old.values {
-			s.noticePolicy(k)
-		}
-	}
-	if o.Remove {
-		s.gone[o.ID] = struct{}{}
-		s.unsaved.overlay(o.ID)
-		if s.dropOverlay(o.ID) {
-			s.touch(o.ID)
-		}
-		return
-	}
-	if s.variant.used(&s.state, o.ID) {
-		s.warn("overlay-used", fmt.Sprintf("overlay %q was removed before: an id is used once", o.ID),
-			"append it again under another id", "nothing changes")
-		return
-	}
-	values := slices.DeleteFunc(slices.Clone(o.Values), func(v ident.OverlayValue) bool {
-		late := v.Resource == nil && !s.variant.lies(v.Base, s.offeredHash(v.Key)) && !s.unread(v.Key)
-		if late {
-			s.problems = append(s.problems, problem.Diagnostic{
-				Severity: problem.Warning, Code: "overlay-late", Key: v.Key,
-				Reason: fmt.Sprintf("overlay %q was made for another value of the object than its source offers now", o.ID),
-				Advice: "look at the object, and append the overlay again if it still applies",
-				Effect: "the overlay does not change the object",
-			})
-		}
-		return late
-	})
-	over := newOverlay(world.Overlay{
-		ID: o.ID, Kind: o.Kind, Reason: o.Reason, Actor: e.Actor, Observed: e.Observed, Values: values,
-	}, s.seq)
-	if over.Kind == ident.Hold {
-		for _, k := range s.forbiddenIn(over) {
-			delete(over.values, k)
-		}
-	}
-	if !over.empty() {
-		s.setOverlay(over)
-		s.touch(o.ID)
-		for k := range over.values {
-			s.noticePolicy(k)
 		}
 	}
 }

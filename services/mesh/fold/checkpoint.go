@@ -130,6 +130,9 @@ func (s *state) rows() encoders {
 			rows[stagedRow(r.seq)] = r.bytes
 		}
 	}
+	for _, r := range s.acts {
+		rows[stagedRow(r.seq)] = r.bytes
+	}
 	for id := range s.gone {
 		rows[overlayRow(id)] = func() []byte { return s.overlayBytes(id) }
 	}

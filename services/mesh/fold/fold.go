@@ -89,6 +89,7 @@ func Restore(build string, j Judge, rows iter.Seq2[string, []byte]) (*Fold, erro
 		EpochRecord: meta.GetEpochRecord(),
 	}
 	f.rules = f.policyRules()
+	f.withholdAnew()
 	f.unsaved.forget()
 	return f, nil
 }
@@ -246,6 +247,7 @@ func (f *Fold) Diagnostics() []problem.Diagnostic {
 	for _, e := range f.troubled {
 		all = append(all, e.diagnostics()...)
 	}
+	all = append(all, f.withholdings()...)
 	slices.SortFunc(all, problem.Diagnostic.Compare)
 	return all
 }

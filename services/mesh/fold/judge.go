@@ -26,6 +26,9 @@ type Judge interface {
 	// EndpointsOnly reports whether two values of a key differ in endpoints
 	// only; nil: the key has no value. The objects may lack their Message.
 	EndpointsOnly(k ident.Key, old, new *world.Object) bool
+	// Configures reports whether objects of a kind are configuration, which operators
+	// may roll back.
+	Configures(kind string) bool
 }
 
 // KindJudge judges by the table of kinds: the Judge of production.
@@ -116,6 +119,12 @@ func notYet(kd *kind.Kind) []problem.Diagnostic {
 		Reason: fmt.Sprintf("the %s is carried on the log and has no effect yet", kd.Name),
 		Advice: "nothing is to be done; do not rely on it",
 	}}
+}
+
+// Configures asks the kind; false for a kind that this build does not know.
+func (KindJudge) Configures(name string) bool {
+	kd, ok := kind.ByName(name)
+	return ok && !kd.State
 }
 
 // EndpointsOnly asks the kind; false if a value cannot be decoded.

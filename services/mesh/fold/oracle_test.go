@@ -23,7 +23,9 @@ type oracle struct {
 	epoch, record uint64 // record began the epoch
 	offered, good map[ident.Key]*value
 	over          map[string]map[ident.Key]ident.OverlayValue
-	holds         map[string]bool
+	kinds         map[string]ident.OverlayKind
+	scopes        map[string]ident.Scope
+	act           []*events.Overlay // messages of a rollback
 	gone          map[string]bool
 	shards        map[ident.Shard]*oracleShard
 }
@@ -40,7 +42,7 @@ type oracleShard struct {
 func newOracle(judge testJudge) *oracle {
 	return &oracle{
 		judge: judge, rules: permit.New(nil, "", ident.Shard{}), offered: map[ident.Key]*value{}, good: map[ident.Key]*value{},
-		over: map[string]map[ident.Key]ident.OverlayValue{}, holds: map[string]bool{}, gone: map[string]bool{}, shards: map[ident.Shard]*oracleShard{},
+		over: map[string]map[ident.Key]ident.OverlayValue{}, kinds: map[string]ident.OverlayKind{}, scopes: map[string]ident.Scope{}, gone: map[string]bool{}, shards: map[ident.Shard]*oracleShard{},
 	}
 }
 
@@ -67,7 +69,7 @@ func (x *oracleShard) isHole(pseq, low uint64) bool {
 
 func (o *oracle) put(k ident.Key, v *value) {
 	for id, vals := range o.over {
-		if was, ok := vals[k]; ok && was.Base != hashOf(v) {
+		if was, ok := vals[k]; ok && o.kinds[id] == ident.Hold && was.Base != hashOf(v) {
 			if delete(vals, k); len(vals) == 0 {
 				delete(o.over, id)
 			}
@@ -75,15 +77,30 @@ func (o *oracle) put(k ident.Key, v *value) {
 	}
 	if v == nil {
 		delete(o.offered, k)
-		delete(o.good, k)
+		if !o.frozen(k) {
+			delete(o.good, k)
+		}
 		return
 	}
 	o.offered[k] = v
 	o.serve(k, v)
 }
 
+// frozen reports whether an operator keeps k as it is.
+func (o *oracle) frozen(k ident.Key) bool {
+	for _, s := range o.scopes {
+		if !s.Config && s.Shard == k.Shard() || s.Config && k.Kind != "Endpoint" && (s.Namespace == "" || s.Namespace == k.Namespace) {
+			return true
+		}
+	}
+	return false
+}
+
 // serve sets what is served for a key whose source offers v.
 func (o *oracle) serve(k ident.Key, v *value) {
+	if o.frozen(k) {
+		return
+	}
 	if _, _, good := o.judge.Judge(k, v.Value); good {
 		o.good[k] = v
 		return
@@ -218,9 +235,30 @@ func (o *oracle) alive(x *oracleShard, a *events.Alive) {
 }
 
 func (o *oracle) overlay(b *events.Overlay) {
+	if b.Kind != ident.Hold && b.Kind != ident.Quarantine {
+		if len(o.act) > 0 && o.act[0].Batch.ID != b.Batch.ID {
+			o.act = nil
+		}
+		if b.Batch.Total > 1 {
+			if int(b.Batch.Index) != len(o.act) {
+				return
+			}
+			if o.act = append(o.act, b); len(o.act) < int(b.Batch.Total) {
+				return
+			}
+			all := *o.act[0]
+			all.Values = nil
+			for _, part := range o.act {
+				all.Values = append(all.Values, part.Values...)
+			}
+			b, o.act = &all, nil
+		}
+	}
 	if b.Remove {
 		delete(o.over, b.ID)
+		delete(o.scopes, b.ID)
 		o.gone[b.ID] = true
+		o.thaw()
 		return
 	}
 	if o.gone[b.ID] {
@@ -230,13 +268,34 @@ func (o *oracle) overlay(b *events.Overlay) {
 	for _, v := range b.Values {
 		if v.Resource != nil {
 			vals[inQuarantine(v.Resource.Name)] = ident.OverlayValue{}
-		} else if k := v.Key; (hashOf(o.offered[k]) == v.Base || o.offered[k] == nil && !o.listed(k.Shard())) &&
-			(b.Kind != ident.Hold || v.Value == nil || o.rules.Forbid(k, nil) == nil) {
+		} else if k := v.Key; b.Kind == ident.Rollback {
+			if k.Kind != "Endpoint" {
+				vals[k] = v
+			}
+		} else if (hashOf(o.offered[k]) == v.Base || o.offered[k] == nil && !o.listed(k.Shard())) &&
+			(v.Value == nil || o.rules.Forbid(k, nil) == nil) {
 			vals[k] = v
 		}
 	}
-	if len(vals) > 0 {
-		o.over[b.ID], o.holds[b.ID] = vals, b.Kind == ident.Hold
+	if len(vals) == 0 && b.Scope == nil {
+		return
+	}
+	o.over[b.ID], o.kinds[b.ID] = vals, b.Kind
+	if delete(o.scopes, b.ID); b.Scope != nil {
+		o.scopes[b.ID] = *b.Scope
+	}
+	o.thaw() // the overlay with that id may have had another scope
+}
+
+// thaw serves what is no longer frozen.
+func (o *oracle) thaw() {
+	for k := range o.good {
+		if o.offered[k] == nil && !o.frozen(k) {
+			delete(o.good, k)
+		}
+	}
+	for k, v := range o.offered {
+		o.serve(k, v)
 	}
 }
 
@@ -244,18 +303,17 @@ func (o *oracle) overlay(b *events.Overlay) {
 func (o *oracle) enforce(rules *permit.Rules) {
 	o.rules = rules
 	forbidden := func(k ident.Key) bool { return rules.Forbid(k, nil) != nil }
+	maps.DeleteFunc(o.good, func(k ident.Key, _ *value) bool { return forbidden(k) })
 	for k, v := range o.offered {
-		if forbidden(k) {
-			delete(o.good, k)
-		} else {
+		if !forbidden(k) {
 			o.serve(k, v)
 		}
 	}
 	for id, vals := range o.over {
-		if o.holds[id] {
+		if o.kinds[id] == ident.Hold {
 			maps.DeleteFunc(vals, func(k ident.Key, v ident.OverlayValue) bool { return v.Value != nil && forbidden(k) })
 		}
-		if len(vals) == 0 {
+		if _, scoped := o.scopes[id]; len(vals) == 0 && !scoped {
 			delete(o.over, id)
 		}
 	}
@@ -289,22 +347,33 @@ func (o *oracle) segment(seq uint64, g *events.Segment, rows iter.Seq2[string, [
 			for k, e := range sh.entries {
 				if e.offered != nil {
 					o.offered[k] = e.offered
+				} else if e.good != nil {
+					o.good[k] = e.good
 				}
 			}
 		}
 		for id, over := range base.overlays {
-			o.over[id], o.holds[id] = over.everything(), over.Kind == ident.Hold
+			o.over[id], o.kinds[id] = over.everything(), over.Kind
+			if over.Scope != nil {
+				o.scopes[id] = *over.Scope
+			}
 		}
 		for id := range base.gone {
 			o.gone[id] = true
 		}
 	}
+	kept := o.good
 	o.good = map[ident.Key]*value{}
 	for k, v := range o.offered {
 		if w := was[k]; w != nil {
 			o.good[k] = w
 		}
 		o.serve(k, v)
+	}
+	for k := range kept { // deleted by their sources
+		if w := was[k]; w != nil && o.offered[k] == nil && o.frozen(k) {
+			o.good[k] = w
+		}
 	}
 }
 

@@ -1,12 +1,134 @@
 package fold
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 
+	"meshlog.dev/events"
 	"meshlog.dev/proto/ident"
+	"meshlog.dev/services/mesh/problem"
 	"meshlog.dev/services/mesh/world"
 )
+
+// overlay puts or removes an overlay.
+func (s *step) overlay(e events.Event, o *events.Overlay) {
+	if o.Kind != ident.Hold && o.Kind != ident.Quarantine { // a builder may write between an operator's messages
+		whole, complete := s.act(e, o)
+		if !complete {
+			return
+		}
+		o = whole
+	}
+	scoped := o.Scope != nil
+	if old := s.overlays[o.ID]; old != nil {
+		scoped = scoped || old.Scope != nil
+		for k := range old.values {
+			s.noticePolicy(k)
+		}
+	}
+	if o.Remove {
+		s.removeOverlay(o.ID)
+		return
+	}
+	if s.variant.used(&s.state, o.ID) {
+		s.warn("overlay-used", fmt.Sprintf("overlay %q was removed before: an id is used once", o.ID),
+			"append it again under another id", "nothing changes")
+		return
+	}
+	over := newOverlay(world.Overlay{
+		ID: o.ID, Kind: o.Kind, Reason: o.Reason, Actor: e.Actor, Observed: e.Observed, Scope: o.Scope, Values: s.lying(o),
+	}, s.seq)
+	if over.Kind == ident.Hold {
+		for _, k := range s.forbiddenIn(over) {
+			delete(over.values, k)
+		}
+	}
+	if over.empty() {
+		return
+	}
+	s.setOverlay(over)
+	s.touch(o.ID)
+	for k := range over.values {
+		s.noticePolicy(k)
+	}
+	if scoped {
+		s.thaw() // an overlay of that id may have had another scope
+		s.withholdAnew()
+	}
+}
+
+func (s *step) removeOverlay(id string) {
+	s.gone[id] = struct{}{}
+	s.unsaved.overlay(id)
+	if s.dropOverlay(id) {
+		s.touch(id)
+		s.thaw()
+	}
+}
+
+// act returns the overlay that an operator's message completes: one of several
+// messages waits for the others, which stand next to it on the log. Any other word
+// of an operator ends the wait.
+func (s *step) act(e events.Event, o *events.Overlay) (whole *events.Overlay, complete bool) {
+	if len(s.acts) > 0 && s.acts[0].event.Body.(*events.Overlay).Batch.ID != o.Batch.ID {
+		s.dropActs()
+	}
+	if o.Batch.Total <= 1 {
+		return o, true
+	}
+	if int(o.Batch.Index) != len(s.acts) {
+		return nil, false // it was appended twice, or one before it is missing
+	}
+	r := staged{seq: s.seq, event: e}
+	s.acts = append(s.acts, r)
+	s.unsaved.staged(r.seq, &r)
+	if len(s.acts) < int(o.Batch.Total) {
+		return nil, false
+	}
+	all := *s.acts[0].event.Body.(*events.Overlay)
+	all.Values = nil
+	for _, r := range s.acts {
+		all.Values = append(all.Values, r.event.Body.(*events.Overlay).Values...)
+	}
+	s.dropActs()
+	return &all, true
+}
+
+func (s *step) dropActs() {
+	for _, r := range s.acts {
+		s.unsaved.staged(r.seq, nil)
+	}
+	s.acts = nil
+}
+
+// lying returns the values of o that may lie over the world: of a hold those that are
+// made for what the sources offer, of a rollback those of configuration.
+func (s *step) lying(o *events.Overlay) []ident.OverlayValue {
+	return slices.DeleteFunc(slices.Clone(o.Values), func(v ident.OverlayValue) bool {
+		switch {
+		case v.Resource != nil:
+			return false
+		case !s.variant.lifts(o.Kind) && !s.judge.Configures(v.Key.Kind):
+			s.problems = append(s.problems, problem.Diagnostic{
+				Severity: problem.Warning, Code: "overlay-state", Key: v.Key,
+				Reason: fmt.Sprintf("overlay %q is about the kind %s, which is no configuration", o.ID, v.Key.Kind),
+				Advice: "freeze its source, if it is to stay as it is",
+				Effect: "the overlay does not change the object",
+			})
+			return true
+		case !s.variant.lifts(o.Kind), s.variant.lies(v.Base, s.offeredHash(v.Key)), s.unread(v.Key):
+			return false
+		}
+		s.problems = append(s.problems, problem.Diagnostic{
+			Severity: problem.Warning, Code: "overlay-late", Key: v.Key,
+			Reason: fmt.Sprintf("overlay %q was made for another value of the object than its source offers now", o.ID),
+			Advice: "look at the object, and append the overlay again if it still applies",
+			Effect: "the overlay does not change the object",
+		})
+		return true
+	})
+}
 
 // OverlayRemoved reports whether an overlay of that id was removed: appending it
 // again has no effect.

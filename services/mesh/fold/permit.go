@@ -127,18 +127,16 @@ func (s *step) permitAll(before *permit.Rules, wanted func(kind string) bool) (a
 // permit judges e again by the present rules.
 func (s *step) permit(e *entry) {
 	was := e.forbidden()
-	if e.offered == nil || !was && !s.forbids(e.key, e.offered) && !s.forbids(e.key, e.good) {
+	if !was && !s.forbids(e.key, e.offered) && !s.forbids(e.key, e.good) {
 		return // it was judged before
 	}
 	s.unsaved.entry(e)
-	switch good := s.assess(&s.state, e); {
-	case good:
-		s.setGood(e, e.offered, s.seq)
-	case e.forbidden(), s.forbids(e.key, e.good):
-		s.setGood(e, nil, s.seq)
-	default:
-		s.setGood(e, s.fallback(e), s.seq)
+	if s.frozen(e.key) {
+		s.keep(e, s.seq)
+	} else {
+		s.serve(e, s.seq)
 	}
+	s.withhold(e)
 	if e.forbidden() != was {
 		s.problems = append(s.problems, e.diagnostics()...)
 	}

@@ -28,6 +28,7 @@ type author struct {
 	head   ident.Position
 	rows   []kv // content of the head
 	base   []kv // of the last segment
+	act    events.Batch
 }
 
 type speaker struct {
@@ -173,11 +174,25 @@ func (a *author) overlay(f *Fold, s *speaker) *events.Overlay {
 	if a.choose(3) == 0 {
 		return &events.Overlay{ID: o.ID, Remove: true}
 	}
-	switch a.choose(4) {
+	switch a.choose(6) {
 	case 0:
 		return quarantine(o.ID, a.pick("r1", "r2"), a.pick("good", "-"))
 	case 1, 2:
 		o.Kind = ident.Hold
+	case 3:
+		return &events.Overlay{ID: o.ID, Kind: ident.Freeze, Reason: "r", Scope: &ident.Scope{Shard: s.shard}}
+	case 4:
+		o.Scope = &ident.Scope{Config: true, Namespace: a.pick("", "", "elsewhere")}
+	}
+	if o.Kind == ident.Rollback && (a.act.Total > 0 || a.rare()) {
+		if a.act.Total == 0 {
+			a.ids++
+			a.act = events.Batch{ID: fmt.Sprint("act", a.ids), Total: 1 + uint32(a.choose(3))}
+		}
+		o.Batch = a.act
+		if a.act.Index++; a.act.Index == a.act.Total {
+			a.act = events.Batch{}
+		}
 	}
 	seen := map[ident.Key]bool{}
 	for range 1 + a.choose(3) {
@@ -299,7 +314,7 @@ func checkDigests(t *testing.T, f *Fold) {
 		n := 0
 		for k, e := range sh.entries {
 			if e.offered == nil {
-				if e.good != nil {
+				if e.good != nil && !f.frozen(k) {
 					t.Fatalf("at %s: %s was deleted but has a good value", f.Position(), k)
 				}
 				continue
@@ -313,6 +328,13 @@ func checkDigests(t *testing.T, f *Fold) {
 		}
 		if !reflect.DeepEqual(want, sh.byKind) || n != f.CountKeys(name) {
 			t.Fatalf("at %s: the digests of %s are not those of its %d keys", f.Position(), name, n)
+		}
+	}
+	for _, sh := range f.shards {
+		for k, e := range sh.entries {
+			if _, ok := f.withheld[k]; ok != (f.frozen(k) && hashOf(e.offered) != hashOf(e.good)) {
+				t.Fatalf("at %s: %s: withheld is %v", f.Position(), k, ok)
+			}
 		}
 	}
 	for k, over := range f.over {

@@ -147,10 +147,14 @@ func parse(rows iter.Seq2[string, []byte]) (state, *snapshotv1.FoldMeta, error) 
 			case *snapshotv1.FoldRow_Staged:
 				var e events.Event
 				e, err = events.Decode(p.Staged.GetEvent())
-				if _, ok := e.Body.(*events.Object); ok {
+				switch e.Body.(type) {
+				case *events.Object:
 					waiting = append(waiting, newStaged(p.Staged.GetSeq(), e))
-				} else if err == nil {
-					err = errors.New("only objects wait")
+				case *events.Overlay:
+					s.acts = append(s.acts, staged{seq: p.Staged.GetSeq(), event: e})
+				case nil:
+				default:
+					err = errors.New("only objects and overlays wait")
 				}
 			case *snapshotv1.FoldRow_Overlay:
 				err = s.parseOverlay(key, p.Overlay)
@@ -162,12 +166,15 @@ func parse(rows iter.Seq2[string, []byte]) (state, *snapshotv1.FoldMeta, error) 
 			return state{}, nil, fmt.Errorf("%w: row %q: %w", ErrCorrupt, key, err)
 		}
 	}
-	slices.SortFunc(waiting, func(a, b staged) int { return cmp.Compare(a.seq, b.seq) })
+	slices.SortFunc(waiting, bySeq)
+	slices.SortFunc(s.acts, bySeq)
 	for _, r := range waiting {
 		s.shard(r.object().Key.Shard()).restoreStaged(r)
 	}
 	return s, meta, nil
 }
+
+func bySeq(a, b staged) int { return cmp.Compare(a.seq, b.seq) }
 
 func (sh *shard) restoreStaged(r staged) {
 	sh.staged = append(sh.staged, r)

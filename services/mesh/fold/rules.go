@@ -67,6 +67,10 @@ func (v variant) lastGood(base *state, k ident.Key) *value {
 	return nil
 }
 
+// lifts reports whether overlays of that kind lift by themselves. What an operator has
+// said holds until an operator says otherwise.
+func (v variant) lifts(k ident.OverlayKind) bool { return !v.has("operator") || k == ident.Hold }
+
 // lies reports whether an overlay made for the value base lies over the offered
 // one.
 func (v variant) lies(base, offered ident.Hash) bool {

@@ -32,6 +32,9 @@ import (
 //	                                  listed=KEY,KEY (the buckets of these keys; by default all buckets),
 //	                                  kinds=KIND,KIND (that the session covers; by default all kinds)
 //	overlay ID KIND KEY:VALUE/BASE... the value served while the base is offered; - means no value
+//	overlay ID rollback KEY:VALUE/BASE...
+//	                                  options scope=config or scope=NAMESPACE, batch=ID:INDEX/TOTAL
+//	freeze ID                         of the shard
 //	overlay ID quarantine RESOURCE:VALUE
 //	                                  the value served instead; - means no value
 //	remove ID
@@ -112,6 +115,8 @@ func (testJudge) Closed(k ident.Key, v ident.Value) (ident.Value, bool) {
 	return ident.Value{Type: ident.Closed, Bytes: append([]byte("closed-"), v.Bytes...)}, true
 }
 
+func (testJudge) Configures(kind string) bool { return kind != "Endpoint" }
+
 func (testJudge) EndpointsOnly(k ident.Key, _, _ *world.Object) bool { return k.Kind == "Endpoint" }
 
 const testType = "type.googleapis.com/test.Value"
@@ -177,7 +182,7 @@ func parseWords(line string) words {
 	for i, f := range strings.Fields(line) {
 		name, value, _ := strings.Cut(f, "=")
 		switch name {
-		case "low", "batch", "origin", "partial", "nodigest", "listed", "kinds", "ends":
+		case "low", "batch", "origin", "partial", "nodigest", "listed", "kinds", "ends", "scope":
 			w.options[name] = value
 		case "shard":
 			w.shard.Source, w.shard.Instance, _ = strings.Cut(value, "/")
@@ -231,6 +236,9 @@ func (s *script) record(line string) (events.Record, bool) {
 	case "overlay":
 		rec.Event.Actor = "ann"
 		rec.Event.Body = w.overlay()
+	case "freeze":
+		rec.Event.Actor = "ann"
+		rec.Event.Body = &events.Overlay{ID: w.args[0], Kind: ident.Freeze, Reason: "a reason", Scope: &ident.Scope{Shard: w.shard}}
 	case "remove":
 		rec.Event.Body = &events.Overlay{ID: w.args[0], Remove: true}
 	case "junk":
@@ -307,13 +315,18 @@ func (w words) object() *events.Object {
 	if w.verb == "put" {
 		o.Op, o.Value = events.Put, testPayload(value)
 	}
-	if b, ok := w.options["batch"]; ok {
-		o.Batch.ID, b, _ = strings.Cut(b, ":")
-		if _, err := fmt.Sscanf(b, "%d/%d", &o.Batch.Index, &o.Batch.Total); err != nil {
+	o.Batch = w.batch()
+	return o
+}
+
+func (w words) batch() (b events.Batch) {
+	if text, ok := w.options["batch"]; ok {
+		b.ID, text, _ = strings.Cut(text, ":")
+		if _, err := fmt.Sscanf(text, "%d/%d", &b.Index, &b.Total); err != nil {
 			panic(err)
 		}
 	}
-	return o
+	return b
 }
 
 func (w words) alive() *events.Alive {
@@ -344,7 +357,12 @@ func list(words string) []string {
 }
 
 func (w words) overlay() *events.Overlay {
-	o := &events.Overlay{ID: w.args[0], Kind: ident.Rollback, Reason: "a reason"}
+	o := &events.Overlay{ID: w.args[0], Kind: ident.Rollback, Reason: "a reason", Batch: w.batch()}
+	if scope, ok := w.options["scope"]; ok {
+		if o.Scope = (&ident.Scope{Config: true}); scope != "config" {
+			o.Scope.Namespace = scope
+		}
+	}
 	switch w.args[1] {
 	case "hold":
 		o.Kind = ident.Hold
@@ -451,7 +469,10 @@ func textOf(row string, b []byte) string {
 			}
 			values = append(values, name+":"+value)
 		}
-		return fmt.Sprintf("%s by %s: %s", map[ident.OverlayKind]string{1: "rollback", 2: "hold", 3: "quarantine"}[o.Kind], o.Actor, strings.Join(values, " "))
+		if o.Scope != nil {
+			values = slices.Insert(values, 0, "("+o.Scope.String()+")")
+		}
+		return fmt.Sprintf("%s by %s: %s", map[ident.OverlayKind]string{1: "rollback", 2: "hold", 3: "quarantine", 4: "freeze"}[o.Kind], o.Actor, strings.Join(values, " "))
 	}
 	v, err := world.UnmarshalValue(b)
 	if err != nil {

@@ -62,7 +62,7 @@ func (f *Fold) judgeAnew(base state) {
 	judge := func(policies bool) {
 		for _, sh := range f.shards {
 			for k, e := range sh.entries {
-				if e.offered != nil && (k.Kind == permit.PolicyKind) == policies {
+				if (e.offered != nil || e.good != nil) && (k.Kind == permit.PolicyKind) == policies {
 					f.judgeEntry(base, e)
 				}
 			}
@@ -77,22 +77,29 @@ func (f *Fold) judgeAnew(base state) {
 	for _, o := range f.forbiddenHolds() {
 		f.liftForbidden(o)
 	}
+	f.withholdAnew()
 }
 
 func (f *Fold) judgeEntry(base state, e *entry) {
 	old, seq := hashOf(e.good), e.goodSeq
 	e.good, e.goodSeq = f.variant.lastGood(&base, e.key), 0
-	if f.assess(&f.state, e) {
+	if e.offered == nil { // its deletion is withheld
+		if hashOf(e.good) == old {
+			e.goodSeq = seq
+		}
+		return
+	}
+	if f.assess(&f.state, e) && !f.frozen(e.key) {
 		e.good, e.goodSeq = e.offered, e.seq
 	} else if e.forbidden() || f.forbids(e.key, e.good) {
 		e.good = nil
-	} else {
+	} else if !f.frozen(e.key) {
 		e.good = f.fallback(e)
 	}
 	if e.good != nil && e.good.hash == old {
 		e.goodSeq = seq
 	}
-	if hashOf(e.good) == e.offered.hash {
+	if hashOf(e.good) == hashOf(e.offered) {
 		e.good = e.offered
 	}
 }
@@ -104,11 +111,14 @@ func (s state) asBase() state {
 	for name, sh := range s.shards {
 		to := next.shard(name)
 		for k, e := range sh.entries {
-			if e.offered == nil {
+			if e.offered == nil && e.good == nil {
 				continue
 			}
 			clean := to.add(k)
 			clean.origin = e.origin
+			if e.offered == nil {
+				clean.good = e.good // the deletion is withheld
+			}
 			to.setOffered(clean, e.offered)
 		}
 	}

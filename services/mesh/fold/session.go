@@ -15,7 +15,7 @@ func (s *step) begin(b *events.Begin) {
 	s.unsaved.shard(sh)
 	s.unstage(sh)
 	for k, e := range sh.entries {
-		if e.offered == nil {
+		if e.offered == nil && e.good == nil {
 			delete(sh.entries, k)
 			s.unsaved.entry(e)
 		}
@@ -165,7 +165,7 @@ func (s *step) closeListing(sh *shard, listed *events.BucketSet, kinds events.Ki
 	}
 	for _, e := range swept {
 		s.offer(sh, e, nil, s.seq)
-		if !sh.speaks(e) {
+		if !sh.speaks(e) && e.good == nil {
 			delete(sh.entries, e.key)
 		}
 		s.unsaved.entry(e)

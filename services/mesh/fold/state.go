@@ -176,7 +176,7 @@ func newOverlay(o world.Overlay, seq uint64) *overlay {
 }
 
 // empty reports whether o has no effect any more.
-func (o *overlay) empty() bool { return len(o.values) == 0 && len(o.resources) == 0 }
+func (o *overlay) empty() bool { return len(o.values) == 0 && len(o.resources) == 0 && o.Scope == nil }
 
 // full returns o with its values, sorted by key row.
 func (o *overlay) full() world.Overlay {
@@ -218,6 +218,9 @@ type state struct {
 	shards   map[ident.Shard]*shard
 	overlays map[string]*overlay
 	over     map[ident.Key][]*overlay // overlays by key
+	scoped   map[string]*overlay      // those with a scope
+	acts     []staged                 // the messages so far of a rollback
+	withheld map[ident.Key]*entry     // frozen entries that do not have what is offered
 	gone     map[string]struct{}      // ids of removed overlays
 	troubled map[ident.Key]*entry     // entries with problems
 	// Of the epoch: the records that could not be decoded, that are refused, and the
@@ -230,6 +233,8 @@ func newState() state {
 		shards:   map[ident.Shard]*shard{},
 		overlays: map[string]*overlay{},
 		over:     map[ident.Key][]*overlay{},
+		scoped:   map[string]*overlay{},
+		withheld: map[ident.Key]*entry{},
 		gone:     map[string]struct{}{},
 		troubled: map[ident.Key]*entry{},
 	}
@@ -295,6 +300,9 @@ func (sh *shard) add(k ident.Key) *entry {
 func (s *state) setOverlay(o *overlay) {
 	s.dropOverlay(o.ID)
 	s.overlays[o.ID] = o
+	if o.Scope != nil {
+		s.scoped[o.ID] = o
+	}
 	for k := range o.values {
 		s.over[k] = append(s.over[k], o)
 	}
@@ -310,6 +318,7 @@ func (s *state) dropOverlay(id string) bool {
 		s.lift(o, k)
 	}
 	delete(s.overlays, id)
+	delete(s.scoped, id)
 	return true
 }
 

@@ -43,6 +43,9 @@ type Kind struct {
 	// Security: the kind fails closed. A value that cannot be read never falls
 	// back silently.
 	Security bool
+	// State: its objects say what runs now, or hold keys. They are no configuration, so
+	// operators cannot roll them back.
+	State bool
 
 	new           func() proto.Message
 	validate      func(proto.Message) []problem.Diagnostic

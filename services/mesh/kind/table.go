@@ -49,7 +49,7 @@ var table = []*Kind{
 	}),
 	of[networking.WorkloadEntry](Kind{
 		Group: networkingGroup, Versions: networkingAll, Namespaced: true, Meaning: Served,
-		validate: validate.WorkloadEntry, endpointsOnly: always,
+		State: true, validate: validate.WorkloadEntry, endpointsOnly: always,
 	}),
 	of[networking.VirtualService](Kind{
 		Group: networkingGroup, Versions: networkingAll, Namespaced: true, Meaning: Served,
@@ -63,7 +63,7 @@ var table = []*Kind{
 	of[registryv1.Service](Kind{Group: coreGroup, Versions: v1, Namespaced: true, Form: Converted, Meaning: Served, validate: validate.Service}),
 	of[registryv1.Endpoints](Kind{
 		Group: discoveryGroup, Versions: v1, Name: "EndpointSlice", Namespaced: true, Form: Converted, Meaning: Served,
-		validate: validate.Endpoints, endpointsOnly: always,
+		State: true, validate: validate.Endpoints, endpointsOnly: always,
 	}),
 	of[configv1.Resource](Kind{
 		Group: envoyGroup, Versions: v1, Namespaced: true, Meaning: Served,
@@ -75,13 +75,13 @@ var table = []*Kind{
 
 	// They complete other objects.
 	of[registryv1.Workload](Kind{
-		Group: coreGroup, Versions: v1, Name: "Pod", Namespaced: true, Form: Converted, Meaning: Context,
+		Group: coreGroup, Versions: v1, State: true, Name: "Pod", Namespaced: true, Form: Converted, Meaning: Context,
 		validate: validate.Workload, endpointsOnly: always,
 	}),
-	of[registryv1.Object](Kind{Group: coreGroup, Versions: v1, Name: "Node", Form: Converted, Meaning: Context}),
-	of[registryv1.Object](Kind{Group: coreGroup, Versions: v1, Name: "Namespace", Form: Converted, Meaning: Context}),
-	of[registryv1.TrustBundle](Kind{Group: meshlogGroup, Versions: v1, Form: Produced, Meaning: Context, validate: validate.TrustBundle}),
-	of[registryv1.Jwks](Kind{Group: meshlogGroup, Versions: v1, Form: Produced, Meaning: Context, validate: validate.Jwks}),
+	of[registryv1.Object](Kind{Group: coreGroup, Versions: v1, State: true, Name: "Node", Form: Converted, Meaning: Context}),
+	of[registryv1.Object](Kind{Group: coreGroup, Versions: v1, State: true, Name: "Namespace", Form: Converted, Meaning: Context}),
+	of[registryv1.TrustBundle](Kind{State: true, Group: meshlogGroup, Versions: v1, Form: Produced, Meaning: Context, validate: validate.TrustBundle}),
+	of[registryv1.Jwks](Kind{State: true, Group: meshlogGroup, Versions: v1, Form: Produced, Meaning: Context, validate: validate.Jwks}),
 
 	// They have no effect yet.
 	of[networking.WorkloadGroup](Kind{Group: networkingGroup, Versions: networkingAll, Namespaced: true}),
@@ -104,11 +104,11 @@ var table = []*Kind{
 	of[extensions.WasmPlugin](Kind{Group: extensionsGroup, Versions: []string{"v1alpha1"}, Namespaced: true}),
 	of[extensions.TrafficExtension](Kind{Group: extensionsGroup, Versions: []string{"v1alpha1"}, Namespaced: true}),
 	of[registryv1.SecretReference](Kind{
-		Group: coreGroup, Versions: v1, Name: "Secret", Namespaced: true, Form: Converted, ClusterOnly: true, Meaning: Context,
+		Group: coreGroup, Versions: v1, State: true, Name: "Secret", Namespaced: true, Form: Converted, ClusterOnly: true, Meaning: Context,
 		validate: validate.Secret,
 	}),
 	of[registryv1.Object](Kind{
-		Group: coreGroup, Versions: v1, Name: "ConfigMap", Namespaced: true, Form: Converted, ClusterOnly: true, Meaning: Context,
+		Group: coreGroup, Versions: v1, State: true, Name: "ConfigMap", Namespaced: true, Form: Converted, ClusterOnly: true, Meaning: Context,
 		validate: validate.ConfigMap,
 	}),
 	of[registryv1.Object](Kind{Group: ingressGroup, Versions: v1, Name: "Ingress", Namespaced: true, Form: Converted}),

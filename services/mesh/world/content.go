@@ -20,6 +20,7 @@ type Overlay struct {
 	Actor    string
 	Observed time.Time
 	Values   []ident.OverlayValue // sorted by key row; resources in their own order
+	Scope    *ident.Scope         // as in events.Overlay
 }
 
 // RowChange is one content row that changed.
@@ -99,6 +100,9 @@ func (o Overlay) Proto() *snapshotv1.Overlay {
 	if !o.Observed.IsZero() {
 		p.ObservedTime = timestamppb.New(o.Observed)
 	}
+	if s := o.Scope; s != nil {
+		p.Scope = &snapshotv1.Scope{Source: s.Shard.Source, Instance: s.Shard.Instance, Config: s.Config, Namespace: s.Namespace}
+	}
 	for _, v := range o.Values {
 		pv := new(snapshotv1.OverlayValue)
 		if v.Resource != nil {
@@ -131,6 +135,11 @@ func OverlayOf(id string, p *snapshotv1.Overlay) (Overlay, error) {
 	o := Overlay{ID: id, Kind: ident.OverlayKind(p.GetKind()), Reason: p.GetReason(), Actor: p.GetActor()}
 	if p.GetObservedTime() != nil {
 		o.Observed = p.GetObservedTime().AsTime()
+	}
+	if s := p.GetScope(); s != nil {
+		o.Scope = &ident.Scope{
+			Shard: ident.Shard{Source: s.GetSource(), Instance: s.GetInstance()}, Config: s.GetConfig(), Namespace: s.GetNamespace(),
+		}
 	}
 	for _, pv := range p.GetValues() {
 		var v ident.OverlayValue

@@ -145,6 +145,15 @@ func (w *World) Served(k ident.Key) *Object {
 	return nil
 }
 
+// Copy returns the object of k, overlays included, whether it counts or loses to the
+// copy of another source; nil if there is none.
+func (w *World) Copy(k ident.Key) *Object {
+	if p := w.places.Get(k); p != nil {
+		return p.object
+	}
+	return nil
+}
+
 // Winner returns the winning copy of the object of k, or nil.
 func (w *World) Winner(k ident.Key) *Object {
 	if copies := w.copies(identityOf(k)); len(copies) > 0 {

@@ -1,9 +1,11 @@
 package command
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"meshlog.dev/events"
 	"meshlog.dev/proto/ident"
@@ -11,13 +13,19 @@ import (
 	"meshlog.dev/services/builder/jury"
 	"meshlog.dev/services/builder/ledger"
 	"meshlog.dev/services/mesh/world"
+	"meshlog.dev/services/operate/past"
 	"meshlog.dev/store"
 )
 
 // HeldBack returns the holds and the quarantines in a content. An answer of a
 // process proves nothing: any client that may answer can call itself a builder.
 func HeldBack(s *store.Snapshot) ([]*reportv1.Hold, []*reportv1.Quarantine, error) {
-	var overlays []world.Overlay
+	overlays, err := overlaysIn(s)
+	return jury.HoldsIn(overlays), jury.QuarantinesIn(overlays), err
+}
+
+// overlaysIn returns the overlays in a content, sorted by id.
+func overlaysIn(s *store.Snapshot) (overlays []world.Overlay, err error) {
 	for r := range s.Rows() { // sorted by key
 		_, id, err := ident.ParseRow(r.Key)
 		if err != nil || id == "" {
@@ -25,11 +33,54 @@ func HeldBack(s *store.Snapshot) ([]*reportv1.Hold, []*reportv1.Quarantine, erro
 		}
 		o, err := world.UnmarshalOverlay(id, r.Value)
 		if err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 		overlays = append(overlays, o)
 	}
-	return jury.HoldsIn(overlays), jury.QuarantinesIn(overlays), nil
+	return overlays, nil
+}
+
+// Word is a rollback or a freeze that holds.
+type Word struct {
+	ID     string    `json:"id"`
+	Kind   string    `json:"kind"` // rollback, freeze
+	Actor  string    `json:"actor,omitempty"`
+	Since  time.Time `json:"since,omitzero"`
+	Reason string    `json:"reason,omitempty"`
+	// Scope is what stays as it is; absent if the rollback names single objects.
+	Scope   string `json:"scope,omitempty"`
+	Objects int    `json:"objects"` // that are rolled back
+}
+
+// Words returns the rollbacks and freezes in a content, sorted by id.
+func Words(s *store.Snapshot) ([]Word, error) {
+	overlays, err := overlaysIn(s)
+	words := []Word{}
+	for _, o := range overlays {
+		if o.Kind != ident.Rollback && o.Kind != ident.Freeze {
+			continue
+		}
+		w := Word{
+			ID: o.ID, Kind: past.OverlayKinds[o.Kind], Actor: o.Actor, Since: Stamp(o.Observed), Reason: o.Reason, Objects: len(o.Values),
+		}
+		if o.Scope != nil {
+			w.Scope = o.Scope.String()
+		}
+		words = append(words, w)
+	}
+	return words, err
+}
+
+// String returns the word in words.
+func (w Word) String() string {
+	what := w.Scope
+	if what == "" {
+		what = Plural(w.Objects, "object", "objects")
+	}
+	if w.Kind == "freeze" {
+		return fmt.Sprintf("%s is frozen by %s: %s", what, cmp.Or(w.Actor, "an operator"), w.Reason)
+	}
+	return fmt.Sprintf("%s rolled back by %s: %s", what, cmp.Or(w.Actor, "an operator"), w.Reason)
 }
 
 // EpochOf returns the position of a record that was just appended to a log: its

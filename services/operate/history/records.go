@@ -62,6 +62,8 @@ type overlayView struct {
 	Kind   string             `json:"kind,omitempty"`
 	Reason string             `json:"reason,omitempty"`
 	Remove bool               `json:"remove,omitempty"`
+	Keeps  string             `json:"keeps,omitempty"` // what stays as it is
+	Batch  events.Batch       `json:"batch,omitzero"`  // messages that act as one
 	Values []overlayValueView `json:"values,omitempty"`
 
 	Resources []resourceView `json:"resources,omitempty"` // of a quarantine
@@ -137,7 +139,10 @@ func viewObject(o *events.Object) *objectView {
 }
 
 func viewOverlay(o *events.Overlay) *overlayView {
-	v := &overlayView{ID: o.ID, Kind: past.OverlayKinds[o.Kind], Reason: o.Reason, Remove: o.Remove}
+	v := &overlayView{ID: o.ID, Kind: past.OverlayKinds[o.Kind], Reason: o.Reason, Remove: o.Remove, Batch: o.Batch}
+	if o.Scope != nil {
+		v.Keeps = o.Scope.String()
+	}
 	for _, value := range o.Values {
 		if r := value.Resource; r != nil {
 			v.Resources = append(v.Resources, resourceView{
@@ -191,8 +196,16 @@ func summary(r events.Record) (object, detail string) {
 		case b.Remove:
 		case b.Kind == ident.Quarantine:
 			detail = command.Plural(len(b.Values), "resource", "resources") + ": " + b.Reason
+		case b.Kind == ident.Freeze:
+			detail = "freezes " + b.Scope.String() + ": " + b.Reason
 		default:
 			detail = command.Plural(len(b.Values), "key", "keys") + ": " + b.Reason
+			if b.Scope != nil {
+				detail = "keeps " + b.Scope.String() + ", " + detail
+			}
+		}
+		if b.Batch.Total > 1 {
+			detail += fmt.Sprintf(" (%d of %d)", b.Batch.Index+1, b.Batch.Total)
 		}
 	case *events.Segment:
 		object, detail = fmt.Sprintf("epoch %d", b.Epoch), "build "+b.Build

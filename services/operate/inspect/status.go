@@ -40,7 +40,8 @@ type statusView struct {
 	Roots       []rootCounts      `json:"roots,omitempty"` // absent: the mesh has no authority
 	Held        int               `json:"held"`            // by the guard
 	Quarantined int               `json:"quarantined"`
-	Errors      int               `json:"errors"` // diagnostics
+	Words       []command.Word    `json:"words,omitempty"` // rollbacks and freezes that hold
+	Errors      int               `json:"errors"`          // diagnostics
 	Warnings    int               `json:"warnings"`
 	Unknown     string            `json:"unknown,omitempty"` // why log and version chain, and what only they say, are not known
 	Wrong       []string          `json:"wrong"`             // what needs attention
@@ -105,6 +106,12 @@ func status(ctx context.Context, s *command.Sources, now time.Time) (*statusView
 		return nil, err
 	}
 	v.held(len(holds), len(quarantines))
+	if v.Words, err = command.Words(s.Head.Snapshot); err != nil {
+		return nil, err
+	}
+	for _, w := range v.Words {
+		v.wrong("%s; `meshlog release %s` ends it", w, w.ID)
+	}
 	bundles, err := command.TrustBundles(s.Head.Snapshot)
 	if err != nil {
 		return nil, err

@@ -28,6 +28,9 @@ func prefix(kindName string) string {
 // overlayDocument returns an overlay as JSON.
 func overlayDocument(o world.Overlay) (json.RawMessage, error) {
 	doc := overlayDoc{Kind: cmp.Or(OverlayKinds[o.Kind], "unknown"), Reason: o.Reason, Actor: o.Actor}
+	if o.Scope != nil {
+		doc.Keeps = o.Scope.String()
+	}
 	for _, v := range o.Values {
 		value := overlaidDoc{Object: v.Key.String(), Served: v.Value != nil}
 		if v.Resource != nil {
@@ -46,7 +49,8 @@ type overlayDoc struct {
 	Kind   string        `json:"kind"`
 	Reason string        `json:"reason,omitempty"`
 	Actor  string        `json:"actor,omitempty"`
-	Values []overlaidDoc `json:"values"`
+	Keeps  string        `json:"keeps,omitempty"` // what stays as it is
+	Values []overlaidDoc `json:"values,omitempty"`
 }
 
 type overlaidDoc struct {
@@ -57,7 +61,7 @@ type overlaidDoc struct {
 }
 
 // OverlayKinds are the names of the kinds of overlays.
-var OverlayKinds = map[ident.OverlayKind]string{ident.Rollback: "rollback", ident.Hold: "hold", ident.Quarantine: "quarantine"}
+var OverlayKinds = map[ident.OverlayKind]string{ident.Rollback: "rollback", ident.Hold: "hold", ident.Quarantine: "quarantine", ident.Freeze: "freeze"}
 
 // row is the decoded key of a content row.
 type row struct {

@@ -3,6 +3,7 @@ package faultsim
 import (
 	"context"
 	"crypto/sha256"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -85,9 +86,14 @@ func logDigest(t *testing.T, s *sim) []byte {
 }
 
 // export writes an archive of the log without versions; a fold of the log makes
-// their content again.
+// their content again. It writes none if retention has removed the records and the
+// checkpoint that a fold begins with.
 func export(ctx context.Context, s *sim, path string) error {
-	plan, err := past.PlanExport(ctx, &past.Past{Name: "simulation", Log: s.log, Versions: memstore.NewChain(), Blobs: s.chain}, 0)
+	p := &past.Past{Name: "simulation", Log: s.log, Versions: memstore.NewChain(), Blobs: s.chain}
+	if _, err := past.BeginAtFloor(ctx, p); errors.Is(err, past.ErrTooOld) {
+		return os.RemoveAll(path)
+	}
+	plan, err := past.PlanExport(ctx, p, 0)
 	if err != nil {
 		return err
 	}

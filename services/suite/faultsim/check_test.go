@@ -68,7 +68,8 @@ type version struct {
 	src      map[ident.Key]value // values of the sources, without invalid ones
 	eff      map[ident.Key]value // values that are served
 	rolled   map[ident.Key]string
-	rolledBy map[string]bool
+	said     map[string]bool        // rollbacks and freezes
+	scopes   map[string]ident.Scope // what they keep as it is
 	holds    []hold
 
 	quarantined map[subject]bool
@@ -89,9 +90,20 @@ func (v *version) held() map[ident.Key]bool {
 	return keys
 }
 
+// kept reports whether an operator decides about k, and not its source.
+func (v *version) kept(k ident.Key) bool {
+	for _, scope := range v.scopes {
+		if scope.Covers(k, k.Kind == config) {
+			return true
+		}
+	}
+	return v.rolled[k] != ""
+}
+
 // read decodes the content.
 func (v *version) read() {
-	v.src, v.rolled, v.rolledBy = map[ident.Key]value{}, map[ident.Key]string{}, map[string]bool{}
+	v.src, v.rolled = map[ident.Key]value{}, map[ident.Key]string{}
+	v.said, v.scopes = map[string]bool{}, map[string]ident.Scope{}
 	v.quarantined = map[subject]bool{}
 	var overlays []world.Overlay
 	for r := range v.content.Rows() {
@@ -132,8 +144,13 @@ func (v *version) read() {
 			}
 			if o.Kind == ident.Rollback {
 				v.rolled[ov.Key] = o.ID
-				v.rolledBy[o.ID] = true
 			}
+		}
+		if o.Kind == ident.Rollback || o.Kind == ident.Freeze {
+			v.said[o.ID] = true
+		}
+		if o.Scope != nil {
+			v.scopes[o.ID] = *o.Scope
 		}
 		if o.Kind == ident.Hold {
 			v.holds = append(v.holds, hold{o.ID, keys})
@@ -210,11 +227,8 @@ func (s *sim) published(u store.Update, seq uint64) {
 	s.checkSynced(v)
 	s.checkGuard(v)
 	s.checkKinds(v)
-	for id := range v.rolledBy {
-		if r := s.rollbacks[id]; r != nil {
-			r.shown = true
-		}
-	}
+	s.checkActs(v)
+	s.checkFrozen(v)
 	s.checkBatches(v)
 	s.checkQuarantines(v)
 }
@@ -227,8 +241,8 @@ func (v *version) String() string {
 	for _, h := range v.holds {
 		text += fmt.Sprintf(" hold %s of %d", h.id, len(h.keys))
 	}
-	for _, id := range slices.Sorted(maps.Keys(v.rolledBy)) {
-		text += " rollback " + id
+	for _, id := range slices.Sorted(maps.Keys(v.said)) {
+		text += " said " + id
 	}
 	for _, x := range slices.SortedFunc(maps.Keys(v.quarantined), compareSubjects) {
 		text += fmt.Sprintf(" quarantine %s %.6s", x.name, x.sum)
@@ -291,7 +305,7 @@ func (s *sim) checkBatches(v *version) {
 		var shown, missing []change
 		for _, c := range b {
 			switch {
-			case held[c.key] || v.rolled[c.key] != "":
+			case held[c.key] || v.kept(c.key):
 			case v.eff[c.key] == c.value:
 				shown = append(shown, c)
 			default:
@@ -320,7 +334,7 @@ func (s *sim) rewound(k uint64, vk int) {
 	s.expired = min(s.expired, vk)
 	head := s.head()
 	for id, r := range s.rollbacks {
-		if r.seq > k && (head == nil || !head.rolledBy[id]) {
+		if r.seq > k && (head == nil || !head.said[id]) {
 			s.unsure[id] = true
 		}
 	}
@@ -451,7 +465,7 @@ func (s *sim) unlike(head *version, src *source, held map[ident.Key]bool) *viola
 	}
 	build := head.manifest.GetBuild()
 	for _, k := range sortedKeys(keys) {
-		if !keys[k] || head.rolled[k] != "" || k.Kind == src.hidden {
+		if !keys[k] || head.kept(k) || k.Kind == src.hidden {
 			continue
 		}
 		is, served := src.truth[k], head.eff[k]
@@ -478,61 +492,54 @@ func (s *sim) unlike(head *version, src *source, held map[ident.Key]bool) *viola
 	return nil
 }
 
-// unruly checks M7: an overlay holds until its base is replaced.
+// unruly checks M7: what an operator has said holds until the operator releases it.
 func (s *sim) unruly(head *version) *violation {
-	no := func(format string, args ...any) *violation { return &violation{"M7", fmt.Sprintf(format, args...)} }
-	records := s.records()
 	for _, id := range slices.Sorted(maps.Keys(s.rollbacks)) {
 		r := s.rollbacks[id]
-		src, on := s.sourceOf(r.key), head.rolledBy[id]
-		if s.unsure[id] || !r.acked || s.dropped[dropped{src.n, r.key.Kind}] {
+		if s.unsure[id] || !r.acked || head.said[id] || !r.shown && s.rewinds > 0 {
 			continue
 		}
-		hist := src.hist[r.key]
-		last := hist[len(hist)-1]
-		if on && last != r.base && !src.down && !src.partial && r.key.Kind != src.hidden && !s.untold(head, src, records) {
-			return no("overlay %s on %s was made against %d and still hides %d", id, short(r.key), r.base, last)
-		}
-		before, told := value(0), false
-		for _, rec := range records {
-			o, ok := rec.Event.Body.(*events.Object)
-			if !ok || o.Key != r.key {
-				continue
-			}
-			v := value(0)
-			if o.Op == events.Put {
-				v = valueFrom(o.Value.Bytes)
-			}
-			if rec.Seq <= r.seq {
-				before = v
-			} else if v != r.base {
-				told = true
-			}
-		}
-		told = told || before != r.base
-		if r.same && !told && len(hist) == r.at && (r.shown || s.rewinds == 0) && !on {
-			return no("overlay %s on %s vanished; the source never changed it", id, short(r.key))
-		}
+		return &violation{"M7", fmt.Sprintf("overlay %s vanished; no operator released it", id)}
 	}
 	return nil
 }
 
-// untold reports whether a source has ended, and nobody has listed it in the head's
-// epoch: what it offers is unknown then, so the overlays that an epoch begins with, or
-// that are made in it, stay until an operator removes them.
-func (s *sim) untold(head *version, src *source, records []events.Record) bool {
-	told := !src.removed
-	for _, rec := range records {
-		switch b := rec.Event.Body.(type) {
-		case *events.Segment:
-			if b.Epoch >= head.v.Epoch {
-				told = !src.removed
+// checkFrozen checks M7: while an overlay keeps objects as they are, the versions do
+// not differ in them.
+func (s *sim) checkFrozen(v *version) {
+	before := s.byName[v.prev]
+	if before == nil {
+		return
+	}
+	for _, id := range slices.Sorted(maps.Keys(v.scopes)) {
+		scope, ok := before.scopes[id]
+		if !ok {
+			continue
+		}
+		keys := maps.Clone(before.src)
+		maps.Copy(keys, v.src)
+		for _, k := range sortedKeys(keys) {
+			if scope.Covers(k, k.Kind == config) && before.src[k] != v.src[k] {
+				fail("M7", "%s keeps %s as it is: %s was %d in %s and is %d in %s", id, scope, short(k), before.src[k], v.prev, v.src[k], v.v)
 			}
-		case *events.Alive:
-			told = told || b.Shard == shardOf(src.n)
 		}
 	}
-	return !told
+}
+
+// checkActs checks M7: what an operator said in several messages acts as one.
+func (s *sim) checkActs(v *version) {
+	for id := range v.said {
+		r := s.rollbacks[id]
+		if r == nil {
+			continue
+		}
+		r.shown = true
+		for _, k := range r.keys {
+			if v.rolled[k] != id {
+				fail("M7", "version %s shows a part of rollback %s: it has nothing over %s", v.v, id, short(k))
+			}
+		}
+	}
 }
 
 // records returns all records of the log, including those that retention removed.

@@ -10,8 +10,8 @@ import (
 	"meshlog.dev/proto/ident"
 )
 
-// operatorProc rolls single configs back to earlier published values, deletes
-// rollbacks, and approves holds.
+// operatorProc rolls configs back to earlier published values, freezes sources and
+// configuration, releases both, and approves holds.
 type operatorProc struct {
 	proc
 	log *logPort
@@ -20,10 +20,7 @@ type operatorProc struct {
 // rollback is an overlay that the operator created and has not deleted.
 type rollback struct {
 	id   string
-	key  ident.Key
-	base value // the value that was served when the overlay was created
-	at   int   // number of values that the key had had
-	same bool  // base was the source's value
+	keys []ident.Key // none: a freeze
 	seq  uint64
 
 	acked bool // the log has acknowledged it
@@ -55,8 +52,10 @@ func (o *operatorProc) act() {
 	switch x := s.rnd.Float64(); {
 	case x < .45 && len(head.holds) > 0:
 		o.remove(head.holds[s.rnd.IntN(len(head.holds))].id)
-	case x < .6 && len(s.rollbacks) > 0:
+	case x < .65 && len(s.rollbacks) > 0:
 		o.remove(slices.Sorted(maps.Keys(s.rollbacks))[s.rnd.IntN(len(s.rollbacks))])
+	case x < .75:
+		o.put(nil, &events.Overlay{Kind: ident.Freeze, Scope: &ident.Scope{Shard: shardOf(s.rnd.IntN(sources))}})
 	default:
 		o.rollBack(head)
 	}
@@ -71,12 +70,15 @@ func (o *operatorProc) remove(id string) {
 	}
 }
 
-// rollBack rolls a config that has no overlay back to an earlier value.
+// rollBack rolls configs that have no overlay back to earlier values, each by a
+// message of its own; sometimes all other configuration stays as it is meanwhile.
 func (o *operatorProc) rollBack(head *version) {
 	s := o.s
 	busy := head.held()
 	for _, r := range s.rollbacks {
-		busy[r.key] = true
+		for _, k := range r.keys {
+			busy[k] = true
+		}
 	}
 	for k := range head.rolled {
 		busy[k] = true
@@ -90,28 +92,59 @@ func (o *operatorProc) rollBack(head *version) {
 	if len(free) == 0 {
 		return
 	}
-	k := free[s.rnd.IntN(len(free))]
-	base := head.eff[k]
-	earlier := map[value]bool{}
-	for _, v := range s.chainVersions() {
+	s.rnd.Shuffle(len(free), func(i, j int) { free[i], free[j] = free[j], free[i] })
+	var keys []ident.Key
+	var parts []*events.Overlay
+	var scope *ident.Scope
+	if s.rnd.Float64() < .2 {
+		scope = &ident.Scope{Config: true}
+	}
+	for _, k := range free[:min(len(free), 1+s.rnd.IntN(2))] {
+		if v, ok := o.earlier(head, k); ok {
+			keys = append(keys, k)
+			parts = append(parts, &events.Overlay{Kind: ident.Rollback, Scope: scope, Values: []ident.OverlayValue{v}})
+		}
+	}
+	if len(parts) > 0 {
+		o.put(keys, parts...)
+	}
+}
+
+// earlier returns another value that k once had.
+func (o *operatorProc) earlier(head *version, k ident.Key) (ident.OverlayValue, bool) {
+	base, earlier := head.eff[k], map[value]bool{}
+	for _, v := range o.s.chainVersions() {
 		if was := v.eff[k]; was != base {
 			earlier[was] = true
 		}
 	}
 	if len(earlier) == 0 {
-		return
+		return ident.OverlayValue{}, false
 	}
 	values := slices.Sorted(maps.Keys(earlier))
 	v := ident.OverlayValue{Key: k, Base: hashOf(k, base)}
-	if to := values[s.rnd.IntN(len(values))]; to != 0 {
+	if to := values[o.s.rnd.IntN(len(values))]; to != 0 {
 		p := to.payload(k)
 		v.Value = &p
 	}
-	src := s.sourceOf(k)
-	r := &rollback{id: o.newID(), key: k, base: base, at: len(src.hist[k]), same: src.truth[k] == base}
+	return v, true
+}
+
+// put appends an overlay, which spans one message or several.
+func (o *operatorProc) put(keys []ident.Key, parts ...*events.Overlay) {
+	s := o.s
+	r := &rollback{id: o.newID(), keys: keys}
 	s.rollbacks[r.id] = r
-	s.note("op rolls %s back from %d (%s)", short(k), base, r.id)
-	r.seq = o.append(&events.Overlay{ID: r.id, Kind: ident.Rollback, Reason: "bad", Values: []ident.OverlayValue{v}})
+	var batch []events.Event
+	for i, p := range parts {
+		p.ID, p.Reason = r.id, "bad"
+		if len(parts) > 1 {
+			p.Batch = events.Batch{ID: r.id, Index: uint32(i), Total: uint32(len(parts))}
+		}
+		batch = append(batch, events.Event{ID: o.newID(), Body: p, Actor: o.name})
+	}
+	s.note("op puts %s over %d keys, kind %d", r.id, len(keys), parts[0].Kind)
+	r.seq = o.appendAll(batch)
 	if r.acked = r.seq != 0; !r.acked {
 		o.giveUp(r.id)
 	}
@@ -125,12 +158,15 @@ func (o *operatorProc) giveUp(id string) {
 
 // append returns the sequence of the record, 0 if it is unknown.
 func (o *operatorProc) append(b *events.Overlay) uint64 {
-	ev := events.Event{ID: o.newID(), Body: b, Actor: o.name}
+	return o.appendAll([]events.Event{{ID: o.newID(), Body: b, Actor: o.name}})
+}
+
+func (o *operatorProc) appendAll(batch []events.Event) uint64 {
 	for range 5 {
-		ack, err := o.log.Append(context.Background(), []events.Event{ev}, events.Fence{})
+		ack, err := o.log.Append(context.Background(), batch, events.Fence{})
 		if err == nil {
 			if ack.Seq == 0 {
-				panic(fmt.Sprintf("sim: memlog does not say where %s is", ev.ID))
+				panic(fmt.Sprintf("sim: memlog does not say where %s is", batch[0].ID))
 			}
 			return ack.Seq
 		}

@@ -88,6 +88,8 @@ const (
 	OverlayKind_OVERLAY_KIND_HOLD OverlayKind = 2
 	// Frontends do not send a resource to clients of a version that rejected it.
 	OverlayKind_OVERLAY_KIND_QUARANTINE OverlayKind = 3
+	// An operator stops a source: its changes are recorded and not applied.
+	OverlayKind_OVERLAY_KIND_FREEZE OverlayKind = 4
 )
 
 // Enum value maps for OverlayKind.
@@ -97,12 +99,14 @@ var (
 		1: "OVERLAY_KIND_ROLLBACK",
 		2: "OVERLAY_KIND_HOLD",
 		3: "OVERLAY_KIND_QUARANTINE",
+		4: "OVERLAY_KIND_FREEZE",
 	}
 	OverlayKind_value = map[string]int32{
 		"OVERLAY_KIND_UNSPECIFIED": 0,
 		"OVERLAY_KIND_ROLLBACK":    1,
 		"OVERLAY_KIND_HOLD":        2,
 		"OVERLAY_KIND_QUARANTINE":  3,
+		"OVERLAY_KIND_FREEZE":      4,
 	}
 )
 
@@ -822,7 +826,13 @@ type Overlay struct {
 	Values []*OverlayValue `protobuf:"bytes,4,rep,name=values,proto3" json:"values,omitempty"`
 	// Removes the overlay with this id. values is empty, and kind too unless a
 	// builder removes a quarantine.
-	Remove        bool `protobuf:"varint,5,opt,name=remove,proto3" json:"remove,omitempty"`
+	Remove bool `protobuf:"varint,5,opt,name=remove,proto3" json:"remove,omitempty"`
+	// In a FREEZE, and in a ROLLBACK of more than single objects: the objects that
+	// stay as they are until the overlay is removed.
+	Scope *Scope `protobuf:"bytes,6,opt,name=scope,proto3" json:"scope,omitempty"`
+	// Set if a ROLLBACK spans several messages, which have one id. It counts when
+	// all of them are there.
+	Batch         *Batch `protobuf:"bytes,7,opt,name=batch,proto3" json:"batch,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -892,12 +902,91 @@ func (x *Overlay) GetRemove() bool {
 	return false
 }
 
-// OverlayValue is the value served for one key while the source offers base.
+func (x *Overlay) GetScope() *Scope {
+	if x != nil {
+		return x.Scope
+	}
+	return nil
+}
+
+func (x *Overlay) GetBatch() *Batch {
+	if x != nil {
+		return x.Batch
+	}
+	return nil
+}
+
+// Scope selects the objects of a shard, or configuration of all sources.
+type Scope struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Shard *Shard                 `protobuf:"bytes,1,opt,name=shard,proto3" json:"shard,omitempty"`
+	// All configuration, or that of one namespace. Endpoints, workloads, nodes,
+	// namespaces, Secrets, trust bundles and key sets are no configuration.
+	Config bool `protobuf:"varint,2,opt,name=config,proto3" json:"config,omitempty"`
+	// Only with config; empty: all namespaces.
+	Namespace     string `protobuf:"bytes,3,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Scope) Reset() {
+	*x = Scope{}
+	mi := &file_meshlog_event_v1_event_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Scope) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Scope) ProtoMessage() {}
+
+func (x *Scope) ProtoReflect() protoreflect.Message {
+	mi := &file_meshlog_event_v1_event_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Scope.ProtoReflect.Descriptor instead.
+func (*Scope) Descriptor() ([]byte, []int) {
+	return file_meshlog_event_v1_event_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *Scope) GetShard() *Shard {
+	if x != nil {
+		return x.Shard
+	}
+	return nil
+}
+
+func (x *Scope) GetConfig() bool {
+	if x != nil {
+		return x.Config
+	}
+	return false
+}
+
+func (x *Scope) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+// OverlayValue is the value served for one key.
 type OverlayValue struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Key   *Key                   `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
 	// Content hash of the value that the source offered; empty: it offered none.
-	// The overlay value has no effect once the source offers another value.
+	// A HOLD has no effect once the source offers another value; a ROLLBACK stays,
+	// and a Diagnostic says that the source offers another one.
 	Base []byte `protobuf:"bytes,2,opt,name=base,proto3" json:"base,omitempty"`
 	// Absent: the key, or the resource, is not served.
 	Payload    *anypb.Any             `protobuf:"bytes,3,opt,name=payload,proto3" json:"payload,omitempty"`
@@ -911,7 +1000,7 @@ type OverlayValue struct {
 
 func (x *OverlayValue) Reset() {
 	*x = OverlayValue{}
-	mi := &file_meshlog_event_v1_event_proto_msgTypes[8]
+	mi := &file_meshlog_event_v1_event_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -923,7 +1012,7 @@ func (x *OverlayValue) String() string {
 func (*OverlayValue) ProtoMessage() {}
 
 func (x *OverlayValue) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_event_v1_event_proto_msgTypes[8]
+	mi := &file_meshlog_event_v1_event_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -936,7 +1025,7 @@ func (x *OverlayValue) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OverlayValue.ProtoReflect.Descriptor instead.
 func (*OverlayValue) Descriptor() ([]byte, []int) {
-	return file_meshlog_event_v1_event_proto_rawDescGZIP(), []int{8}
+	return file_meshlog_event_v1_event_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *OverlayValue) GetKey() *Key {
@@ -1000,7 +1089,7 @@ type Resource struct {
 
 func (x *Resource) Reset() {
 	*x = Resource{}
-	mi := &file_meshlog_event_v1_event_proto_msgTypes[9]
+	mi := &file_meshlog_event_v1_event_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1012,7 +1101,7 @@ func (x *Resource) String() string {
 func (*Resource) ProtoMessage() {}
 
 func (x *Resource) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_event_v1_event_proto_msgTypes[9]
+	mi := &file_meshlog_event_v1_event_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1025,7 +1114,7 @@ func (x *Resource) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Resource.ProtoReflect.Descriptor instead.
 func (*Resource) Descriptor() ([]byte, []int) {
-	return file_meshlog_event_v1_event_proto_rawDescGZIP(), []int{9}
+	return file_meshlog_event_v1_event_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Resource) GetTypeUrl() string {
@@ -1109,7 +1198,7 @@ type Segment struct {
 
 func (x *Segment) Reset() {
 	*x = Segment{}
-	mi := &file_meshlog_event_v1_event_proto_msgTypes[10]
+	mi := &file_meshlog_event_v1_event_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1121,7 +1210,7 @@ func (x *Segment) String() string {
 func (*Segment) ProtoMessage() {}
 
 func (x *Segment) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_event_v1_event_proto_msgTypes[10]
+	mi := &file_meshlog_event_v1_event_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1134,7 +1223,7 @@ func (x *Segment) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Segment.ProtoReflect.Descriptor instead.
 func (*Segment) Descriptor() ([]byte, []int) {
-	return file_meshlog_event_v1_event_proto_rawDescGZIP(), []int{10}
+	return file_meshlog_event_v1_event_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Segment) GetEpoch() uint64 {
@@ -1243,13 +1332,19 @@ const file_meshlog_event_v1_event_proto_rawDesc = "" +
 	"\apartial\x18\x06 \x01(\bR\apartial\x12\x14\n" +
 	"\x05kinds\x18\a \x03(\tR\x05kinds\x12\x12\n" +
 	"\x04ends\x18\b \x01(\bR\x04ends\x12\x1a\n" +
-	"\bidentity\x18\t \x01(\tR\bidentity\"\xb4\x01\n" +
+	"\bidentity\x18\t \x01(\tR\bidentity\"\x92\x02\n" +
 	"\aOverlay\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x121\n" +
 	"\x04kind\x18\x02 \x01(\x0e2\x1d.meshlog.event.v1.OverlayKindR\x04kind\x12\x16\n" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\x126\n" +
 	"\x06values\x18\x04 \x03(\v2\x1e.meshlog.event.v1.OverlayValueR\x06values\x12\x16\n" +
-	"\x06remove\x18\x05 \x01(\bR\x06remove\"\xf0\x01\n" +
+	"\x06remove\x18\x05 \x01(\bR\x06remove\x12-\n" +
+	"\x05scope\x18\x06 \x01(\v2\x17.meshlog.event.v1.ScopeR\x05scope\x12-\n" +
+	"\x05batch\x18\a \x01(\v2\x17.meshlog.event.v1.BatchR\x05batch\"l\n" +
+	"\x05Scope\x12-\n" +
+	"\x05shard\x18\x01 \x01(\v2\x17.meshlog.event.v1.ShardR\x05shard\x12\x16\n" +
+	"\x06config\x18\x02 \x01(\bR\x06config\x12\x1c\n" +
+	"\tnamespace\x18\x03 \x01(\tR\tnamespace\"\xf0\x01\n" +
 	"\fOverlayValue\x12'\n" +
 	"\x03key\x18\x01 \x01(\v2\x15.meshlog.event.v1.KeyR\x03key\x12\x12\n" +
 	"\x04base\x18\x02 \x01(\fR\x04base\x12.\n" +
@@ -1279,12 +1374,13 @@ const file_meshlog_event_v1_event_proto_rawDesc = "" +
 	"\x0eOP_UNSPECIFIED\x10\x00\x12\n" +
 	"\n" +
 	"\x06OP_PUT\x10\x01\x12\r\n" +
-	"\tOP_DELETE\x10\x02*z\n" +
+	"\tOP_DELETE\x10\x02*\x93\x01\n" +
 	"\vOverlayKind\x12\x1c\n" +
 	"\x18OVERLAY_KIND_UNSPECIFIED\x10\x00\x12\x19\n" +
 	"\x15OVERLAY_KIND_ROLLBACK\x10\x01\x12\x15\n" +
 	"\x11OVERLAY_KIND_HOLD\x10\x02\x12\x1b\n" +
-	"\x17OVERLAY_KIND_QUARANTINE\x10\x03B,Z*meshlog.dev/proto/meshlog/event/v1;eventv1b\x06proto3"
+	"\x17OVERLAY_KIND_QUARANTINE\x10\x03\x12\x17\n" +
+	"\x13OVERLAY_KIND_FREEZE\x10\x04B,Z*meshlog.dev/proto/meshlog/event/v1;eventv1b\x06proto3"
 
 var (
 	file_meshlog_event_v1_event_proto_rawDescOnce sync.Once
@@ -1299,7 +1395,7 @@ func file_meshlog_event_v1_event_proto_rawDescGZIP() []byte {
 }
 
 var file_meshlog_event_v1_event_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_meshlog_event_v1_event_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
+var file_meshlog_event_v1_event_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
 var file_meshlog_event_v1_event_proto_goTypes = []any{
 	(Op)(0),                       // 0: meshlog.event.v1.Op
 	(OverlayKind)(0),              // 1: meshlog.event.v1.OverlayKind
@@ -1311,37 +1407,41 @@ var file_meshlog_event_v1_event_proto_goTypes = []any{
 	(*Begin)(nil),                 // 7: meshlog.event.v1.Begin
 	(*Alive)(nil),                 // 8: meshlog.event.v1.Alive
 	(*Overlay)(nil),               // 9: meshlog.event.v1.Overlay
-	(*OverlayValue)(nil),          // 10: meshlog.event.v1.OverlayValue
-	(*Resource)(nil),              // 11: meshlog.event.v1.Resource
-	(*Segment)(nil),               // 12: meshlog.event.v1.Segment
-	(*timestamppb.Timestamp)(nil), // 13: google.protobuf.Timestamp
-	(*anypb.Any)(nil),             // 14: google.protobuf.Any
+	(*Scope)(nil),                 // 10: meshlog.event.v1.Scope
+	(*OverlayValue)(nil),          // 11: meshlog.event.v1.OverlayValue
+	(*Resource)(nil),              // 12: meshlog.event.v1.Resource
+	(*Segment)(nil),               // 13: meshlog.event.v1.Segment
+	(*timestamppb.Timestamp)(nil), // 14: google.protobuf.Timestamp
+	(*anypb.Any)(nil),             // 15: google.protobuf.Any
 }
 var file_meshlog_event_v1_event_proto_depIdxs = []int32{
-	13, // 0: meshlog.event.v1.Event.observed_time:type_name -> google.protobuf.Timestamp
+	14, // 0: meshlog.event.v1.Event.observed_time:type_name -> google.protobuf.Timestamp
 	5,  // 1: meshlog.event.v1.Event.object:type_name -> meshlog.event.v1.Object
 	7,  // 2: meshlog.event.v1.Event.begin:type_name -> meshlog.event.v1.Begin
 	8,  // 3: meshlog.event.v1.Event.alive:type_name -> meshlog.event.v1.Alive
 	9,  // 4: meshlog.event.v1.Event.overlay:type_name -> meshlog.event.v1.Overlay
-	12, // 5: meshlog.event.v1.Event.segment:type_name -> meshlog.event.v1.Segment
+	13, // 5: meshlog.event.v1.Event.segment:type_name -> meshlog.event.v1.Segment
 	3,  // 6: meshlog.event.v1.Object.key:type_name -> meshlog.event.v1.Key
 	0,  // 7: meshlog.event.v1.Object.op:type_name -> meshlog.event.v1.Op
-	14, // 8: meshlog.event.v1.Object.payload:type_name -> google.protobuf.Any
-	13, // 9: meshlog.event.v1.Object.create_time:type_name -> google.protobuf.Timestamp
+	15, // 8: meshlog.event.v1.Object.payload:type_name -> google.protobuf.Any
+	14, // 9: meshlog.event.v1.Object.create_time:type_name -> google.protobuf.Timestamp
 	6,  // 10: meshlog.event.v1.Object.batch:type_name -> meshlog.event.v1.Batch
 	4,  // 11: meshlog.event.v1.Begin.shard:type_name -> meshlog.event.v1.Shard
 	4,  // 12: meshlog.event.v1.Alive.shard:type_name -> meshlog.event.v1.Shard
 	1,  // 13: meshlog.event.v1.Overlay.kind:type_name -> meshlog.event.v1.OverlayKind
-	10, // 14: meshlog.event.v1.Overlay.values:type_name -> meshlog.event.v1.OverlayValue
-	3,  // 15: meshlog.event.v1.OverlayValue.key:type_name -> meshlog.event.v1.Key
-	14, // 16: meshlog.event.v1.OverlayValue.payload:type_name -> google.protobuf.Any
-	13, // 17: meshlog.event.v1.OverlayValue.create_time:type_name -> google.protobuf.Timestamp
-	11, // 18: meshlog.event.v1.OverlayValue.resource:type_name -> meshlog.event.v1.Resource
-	19, // [19:19] is the sub-list for method output_type
-	19, // [19:19] is the sub-list for method input_type
-	19, // [19:19] is the sub-list for extension type_name
-	19, // [19:19] is the sub-list for extension extendee
-	0,  // [0:19] is the sub-list for field type_name
+	11, // 14: meshlog.event.v1.Overlay.values:type_name -> meshlog.event.v1.OverlayValue
+	10, // 15: meshlog.event.v1.Overlay.scope:type_name -> meshlog.event.v1.Scope
+	6,  // 16: meshlog.event.v1.Overlay.batch:type_name -> meshlog.event.v1.Batch
+	4,  // 17: meshlog.event.v1.Scope.shard:type_name -> meshlog.event.v1.Shard
+	3,  // 18: meshlog.event.v1.OverlayValue.key:type_name -> meshlog.event.v1.Key
+	15, // 19: meshlog.event.v1.OverlayValue.payload:type_name -> google.protobuf.Any
+	14, // 20: meshlog.event.v1.OverlayValue.create_time:type_name -> google.protobuf.Timestamp
+	12, // 21: meshlog.event.v1.OverlayValue.resource:type_name -> meshlog.event.v1.Resource
+	22, // [22:22] is the sub-list for method output_type
+	22, // [22:22] is the sub-list for method input_type
+	22, // [22:22] is the sub-list for extension type_name
+	22, // [22:22] is the sub-list for extension extendee
+	0,  // [0:22] is the sub-list for field type_name
 }
 
 func init() { file_meshlog_event_v1_event_proto_init() }
@@ -1362,7 +1462,7 @@ func file_meshlog_event_v1_event_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_meshlog_event_v1_event_proto_rawDesc), len(file_meshlog_event_v1_event_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   11,
+			NumMessages:   12,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

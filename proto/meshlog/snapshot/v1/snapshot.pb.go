@@ -958,6 +958,7 @@ type Overlay struct {
 	Values        []*OverlayValue        `protobuf:"bytes,3,rep,name=values,proto3" json:"values,omitempty"`
 	Actor         string                 `protobuf:"bytes,4,opt,name=actor,proto3" json:"actor,omitempty"`
 	ObservedTime  *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=observed_time,json=observedTime,proto3" json:"observed_time,omitempty"`
+	Scope         *Scope                 `protobuf:"bytes,6,opt,name=scope,proto3" json:"scope,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1027,6 +1028,82 @@ func (x *Overlay) GetObservedTime() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *Overlay) GetScope() *Scope {
+	if x != nil {
+		return x.Scope
+	}
+	return nil
+}
+
+// Scope is meshlog.event.v1.Scope.
+type Scope struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Source        string                 `protobuf:"bytes,1,opt,name=source,proto3" json:"source,omitempty"`
+	Instance      string                 `protobuf:"bytes,2,opt,name=instance,proto3" json:"instance,omitempty"`
+	Config        bool                   `protobuf:"varint,3,opt,name=config,proto3" json:"config,omitempty"`
+	Namespace     string                 `protobuf:"bytes,4,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Scope) Reset() {
+	*x = Scope{}
+	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Scope) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Scope) ProtoMessage() {}
+
+func (x *Scope) ProtoReflect() protoreflect.Message {
+	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Scope.ProtoReflect.Descriptor instead.
+func (*Scope) Descriptor() ([]byte, []int) {
+	return file_meshlog_snapshot_v1_snapshot_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *Scope) GetSource() string {
+	if x != nil {
+		return x.Source
+	}
+	return ""
+}
+
+func (x *Scope) GetInstance() string {
+	if x != nil {
+		return x.Instance
+	}
+	return ""
+}
+
+func (x *Scope) GetConfig() bool {
+	if x != nil {
+		return x.Config
+	}
+	return false
+}
+
+func (x *Scope) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
 type OverlayValue struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The key of the content row that it replaces, without "v/".
@@ -1043,7 +1120,7 @@ type OverlayValue struct {
 
 func (x *OverlayValue) Reset() {
 	*x = OverlayValue{}
-	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[13]
+	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1055,7 +1132,7 @@ func (x *OverlayValue) String() string {
 func (*OverlayValue) ProtoMessage() {}
 
 func (x *OverlayValue) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[13]
+	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1068,7 +1145,7 @@ func (x *OverlayValue) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OverlayValue.ProtoReflect.Descriptor instead.
 func (*OverlayValue) Descriptor() ([]byte, []int) {
-	return file_meshlog_snapshot_v1_snapshot_proto_rawDescGZIP(), []int{13}
+	return file_meshlog_snapshot_v1_snapshot_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *OverlayValue) GetKey() string {
@@ -1117,7 +1194,7 @@ type Resource struct {
 
 func (x *Resource) Reset() {
 	*x = Resource{}
-	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[14]
+	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1129,7 +1206,7 @@ func (x *Resource) String() string {
 func (*Resource) ProtoMessage() {}
 
 func (x *Resource) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[14]
+	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1142,7 +1219,7 @@ func (x *Resource) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Resource.ProtoReflect.Descriptor instead.
 func (*Resource) Descriptor() ([]byte, []int) {
-	return file_meshlog_snapshot_v1_snapshot_proto_rawDescGZIP(), []int{14}
+	return file_meshlog_snapshot_v1_snapshot_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Resource) GetTypeUrl() string {
@@ -1218,7 +1295,7 @@ type FoldRow struct {
 
 func (x *FoldRow) Reset() {
 	*x = FoldRow{}
-	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[15]
+	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1230,7 +1307,7 @@ func (x *FoldRow) String() string {
 func (*FoldRow) ProtoMessage() {}
 
 func (x *FoldRow) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[15]
+	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1243,7 +1320,7 @@ func (x *FoldRow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FoldRow.ProtoReflect.Descriptor instead.
 func (*FoldRow) Descriptor() ([]byte, []int) {
-	return file_meshlog_snapshot_v1_snapshot_proto_rawDescGZIP(), []int{15}
+	return file_meshlog_snapshot_v1_snapshot_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *FoldRow) GetRow() isFoldRow_Row {
@@ -1355,7 +1432,7 @@ type FoldMeta struct {
 
 func (x *FoldMeta) Reset() {
 	*x = FoldMeta{}
-	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[16]
+	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1367,7 +1444,7 @@ func (x *FoldMeta) String() string {
 func (*FoldMeta) ProtoMessage() {}
 
 func (x *FoldMeta) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[16]
+	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1380,7 +1457,7 @@ func (x *FoldMeta) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FoldMeta.ProtoReflect.Descriptor instead.
 func (*FoldMeta) Descriptor() ([]byte, []int) {
-	return file_meshlog_snapshot_v1_snapshot_proto_rawDescGZIP(), []int{16}
+	return file_meshlog_snapshot_v1_snapshot_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *FoldMeta) GetPosition() *Version {
@@ -1482,7 +1559,7 @@ type FoldKey struct {
 
 func (x *FoldKey) Reset() {
 	*x = FoldKey{}
-	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[17]
+	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1494,7 +1571,7 @@ func (x *FoldKey) String() string {
 func (*FoldKey) ProtoMessage() {}
 
 func (x *FoldKey) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[17]
+	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1507,7 +1584,7 @@ func (x *FoldKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FoldKey.ProtoReflect.Descriptor instead.
 func (*FoldKey) Descriptor() ([]byte, []int) {
-	return file_meshlog_snapshot_v1_snapshot_proto_rawDescGZIP(), []int{17}
+	return file_meshlog_snapshot_v1_snapshot_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *FoldKey) GetOffered() *Value {
@@ -1600,7 +1677,7 @@ type FoldShard struct {
 
 func (x *FoldShard) Reset() {
 	*x = FoldShard{}
-	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[18]
+	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1612,7 +1689,7 @@ func (x *FoldShard) String() string {
 func (*FoldShard) ProtoMessage() {}
 
 func (x *FoldShard) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[18]
+	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1625,7 +1702,7 @@ func (x *FoldShard) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FoldShard.ProtoReflect.Descriptor instead.
 func (*FoldShard) Descriptor() ([]byte, []int) {
-	return file_meshlog_snapshot_v1_snapshot_proto_rawDescGZIP(), []int{18}
+	return file_meshlog_snapshot_v1_snapshot_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *FoldShard) GetSession() string {
@@ -1731,7 +1808,7 @@ type FoldStaged struct {
 
 func (x *FoldStaged) Reset() {
 	*x = FoldStaged{}
-	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[19]
+	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1743,7 +1820,7 @@ func (x *FoldStaged) String() string {
 func (*FoldStaged) ProtoMessage() {}
 
 func (x *FoldStaged) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[19]
+	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1756,7 +1833,7 @@ func (x *FoldStaged) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FoldStaged.ProtoReflect.Descriptor instead.
 func (*FoldStaged) Descriptor() ([]byte, []int) {
-	return file_meshlog_snapshot_v1_snapshot_proto_rawDescGZIP(), []int{19}
+	return file_meshlog_snapshot_v1_snapshot_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *FoldStaged) GetEvent() []byte {
@@ -1785,7 +1862,7 @@ type FoldOverlay struct {
 
 func (x *FoldOverlay) Reset() {
 	*x = FoldOverlay{}
-	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[20]
+	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1797,7 +1874,7 @@ func (x *FoldOverlay) String() string {
 func (*FoldOverlay) ProtoMessage() {}
 
 func (x *FoldOverlay) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[20]
+	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1810,7 +1887,7 @@ func (x *FoldOverlay) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FoldOverlay.ProtoReflect.Descriptor instead.
 func (*FoldOverlay) Descriptor() ([]byte, []int) {
-	return file_meshlog_snapshot_v1_snapshot_proto_rawDescGZIP(), []int{20}
+	return file_meshlog_snapshot_v1_snapshot_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *FoldOverlay) GetGone() bool {
@@ -1909,13 +1986,19 @@ const file_meshlog_snapshot_v1_snapshot_proto_rawDesc = "" +
 	"\x05Value\x12.\n" +
 	"\apayload\x18\x01 \x01(\v2\x14.google.protobuf.AnyR\apayload\x12;\n" +
 	"\vcreate_time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
-	"createTime\"\xc7\x01\n" +
+	"createTime\"\xf9\x01\n" +
 	"\aOverlay\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\x05R\x04kind\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x129\n" +
 	"\x06values\x18\x03 \x03(\v2!.meshlog.snapshot.v1.OverlayValueR\x06values\x12\x14\n" +
 	"\x05actor\x18\x04 \x01(\tR\x05actor\x12?\n" +
-	"\robserved_time\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\fobservedTime\"\xa1\x01\n" +
+	"\robserved_time\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\fobservedTime\x120\n" +
+	"\x05scope\x18\x06 \x01(\v2\x1a.meshlog.snapshot.v1.ScopeR\x05scope\"q\n" +
+	"\x05Scope\x12\x16\n" +
+	"\x06source\x18\x01 \x01(\tR\x06source\x12\x1a\n" +
+	"\binstance\x18\x02 \x01(\tR\binstance\x12\x16\n" +
+	"\x06config\x18\x03 \x01(\bR\x06config\x12\x1c\n" +
+	"\tnamespace\x18\x04 \x01(\tR\tnamespace\"\xa1\x01\n" +
 	"\fOverlayValue\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x12\n" +
 	"\x04base\x18\x02 \x01(\fR\x04base\x120\n" +
@@ -2004,7 +2087,7 @@ func file_meshlog_snapshot_v1_snapshot_proto_rawDescGZIP() []byte {
 }
 
 var file_meshlog_snapshot_v1_snapshot_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_meshlog_snapshot_v1_snapshot_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
+var file_meshlog_snapshot_v1_snapshot_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
 var file_meshlog_snapshot_v1_snapshot_proto_goTypes = []any{
 	(Severity)(0),                 // 0: meshlog.snapshot.v1.Severity
 	(*Version)(nil),               // 1: meshlog.snapshot.v1.Version
@@ -2020,58 +2103,60 @@ var file_meshlog_snapshot_v1_snapshot_proto_goTypes = []any{
 	(*ChunkRef)(nil),              // 11: meshlog.snapshot.v1.ChunkRef
 	(*Value)(nil),                 // 12: meshlog.snapshot.v1.Value
 	(*Overlay)(nil),               // 13: meshlog.snapshot.v1.Overlay
-	(*OverlayValue)(nil),          // 14: meshlog.snapshot.v1.OverlayValue
-	(*Resource)(nil),              // 15: meshlog.snapshot.v1.Resource
-	(*FoldRow)(nil),               // 16: meshlog.snapshot.v1.FoldRow
-	(*FoldMeta)(nil),              // 17: meshlog.snapshot.v1.FoldMeta
-	(*FoldKey)(nil),               // 18: meshlog.snapshot.v1.FoldKey
-	(*FoldShard)(nil),             // 19: meshlog.snapshot.v1.FoldShard
-	(*FoldStaged)(nil),            // 20: meshlog.snapshot.v1.FoldStaged
-	(*FoldOverlay)(nil),           // 21: meshlog.snapshot.v1.FoldOverlay
-	(*timestamppb.Timestamp)(nil), // 22: google.protobuf.Timestamp
-	(*anypb.Any)(nil),             // 23: google.protobuf.Any
+	(*Scope)(nil),                 // 14: meshlog.snapshot.v1.Scope
+	(*OverlayValue)(nil),          // 15: meshlog.snapshot.v1.OverlayValue
+	(*Resource)(nil),              // 16: meshlog.snapshot.v1.Resource
+	(*FoldRow)(nil),               // 17: meshlog.snapshot.v1.FoldRow
+	(*FoldMeta)(nil),              // 18: meshlog.snapshot.v1.FoldMeta
+	(*FoldKey)(nil),               // 19: meshlog.snapshot.v1.FoldKey
+	(*FoldShard)(nil),             // 20: meshlog.snapshot.v1.FoldShard
+	(*FoldStaged)(nil),            // 21: meshlog.snapshot.v1.FoldStaged
+	(*FoldOverlay)(nil),           // 22: meshlog.snapshot.v1.FoldOverlay
+	(*timestamppb.Timestamp)(nil), // 23: google.protobuf.Timestamp
+	(*anypb.Any)(nil),             // 24: google.protobuf.Any
 }
 var file_meshlog_snapshot_v1_snapshot_proto_depIdxs = []int32{
 	3,  // 0: meshlog.snapshot.v1.Update.manifest:type_name -> meshlog.snapshot.v1.Manifest
 	7,  // 1: meshlog.snapshot.v1.Update.delta:type_name -> meshlog.snapshot.v1.Delta
 	1,  // 2: meshlog.snapshot.v1.Manifest.version:type_name -> meshlog.snapshot.v1.Version
-	22, // 3: meshlog.snapshot.v1.Manifest.record_time:type_name -> google.protobuf.Timestamp
+	23, // 3: meshlog.snapshot.v1.Manifest.record_time:type_name -> google.protobuf.Timestamp
 	1,  // 4: meshlog.snapshot.v1.Manifest.previous:type_name -> meshlog.snapshot.v1.Version
 	4,  // 5: meshlog.snapshot.v1.Manifest.watermark:type_name -> meshlog.snapshot.v1.Watermark
 	6,  // 6: meshlog.snapshot.v1.Manifest.diagnostics:type_name -> meshlog.snapshot.v1.Diagnostic
 	5,  // 7: meshlog.snapshot.v1.Manifest.changes:type_name -> meshlog.snapshot.v1.KeyChange
 	10, // 8: meshlog.snapshot.v1.Manifest.checkpoint:type_name -> meshlog.snapshot.v1.Checkpoint
 	10, // 9: meshlog.snapshot.v1.Manifest.fold_checkpoint:type_name -> meshlog.snapshot.v1.Checkpoint
-	22, // 10: meshlog.snapshot.v1.Manifest.publish_time:type_name -> google.protobuf.Timestamp
-	22, // 11: meshlog.snapshot.v1.Manifest.first_observed_time:type_name -> google.protobuf.Timestamp
+	23, // 10: meshlog.snapshot.v1.Manifest.publish_time:type_name -> google.protobuf.Timestamp
+	23, // 11: meshlog.snapshot.v1.Manifest.first_observed_time:type_name -> google.protobuf.Timestamp
 	0,  // 12: meshlog.snapshot.v1.Diagnostic.severity:type_name -> meshlog.snapshot.v1.Severity
 	8,  // 13: meshlog.snapshot.v1.Delta.put:type_name -> meshlog.snapshot.v1.Row
 	8,  // 14: meshlog.snapshot.v1.Chunk.rows:type_name -> meshlog.snapshot.v1.Row
 	11, // 15: meshlog.snapshot.v1.Checkpoint.chunks:type_name -> meshlog.snapshot.v1.ChunkRef
 	1,  // 16: meshlog.snapshot.v1.Checkpoint.version:type_name -> meshlog.snapshot.v1.Version
-	23, // 17: meshlog.snapshot.v1.Value.payload:type_name -> google.protobuf.Any
-	22, // 18: meshlog.snapshot.v1.Value.create_time:type_name -> google.protobuf.Timestamp
-	14, // 19: meshlog.snapshot.v1.Overlay.values:type_name -> meshlog.snapshot.v1.OverlayValue
-	22, // 20: meshlog.snapshot.v1.Overlay.observed_time:type_name -> google.protobuf.Timestamp
-	12, // 21: meshlog.snapshot.v1.OverlayValue.value:type_name -> meshlog.snapshot.v1.Value
-	15, // 22: meshlog.snapshot.v1.OverlayValue.resource:type_name -> meshlog.snapshot.v1.Resource
-	17, // 23: meshlog.snapshot.v1.FoldRow.meta:type_name -> meshlog.snapshot.v1.FoldMeta
-	18, // 24: meshlog.snapshot.v1.FoldRow.key:type_name -> meshlog.snapshot.v1.FoldKey
-	19, // 25: meshlog.snapshot.v1.FoldRow.shard:type_name -> meshlog.snapshot.v1.FoldShard
-	20, // 26: meshlog.snapshot.v1.FoldRow.staged:type_name -> meshlog.snapshot.v1.FoldStaged
-	21, // 27: meshlog.snapshot.v1.FoldRow.overlay:type_name -> meshlog.snapshot.v1.FoldOverlay
-	1,  // 28: meshlog.snapshot.v1.FoldMeta.position:type_name -> meshlog.snapshot.v1.Version
-	1,  // 29: meshlog.snapshot.v1.FoldMeta.segment_head:type_name -> meshlog.snapshot.v1.Version
-	22, // 30: meshlog.snapshot.v1.FoldMeta.record_time:type_name -> google.protobuf.Timestamp
-	12, // 31: meshlog.snapshot.v1.FoldKey.offered:type_name -> meshlog.snapshot.v1.Value
-	12, // 32: meshlog.snapshot.v1.FoldKey.good:type_name -> meshlog.snapshot.v1.Value
-	6,  // 33: meshlog.snapshot.v1.FoldKey.diagnostics:type_name -> meshlog.snapshot.v1.Diagnostic
-	13, // 34: meshlog.snapshot.v1.FoldOverlay.overlay:type_name -> meshlog.snapshot.v1.Overlay
-	35, // [35:35] is the sub-list for method output_type
-	35, // [35:35] is the sub-list for method input_type
-	35, // [35:35] is the sub-list for extension type_name
-	35, // [35:35] is the sub-list for extension extendee
-	0,  // [0:35] is the sub-list for field type_name
+	24, // 17: meshlog.snapshot.v1.Value.payload:type_name -> google.protobuf.Any
+	23, // 18: meshlog.snapshot.v1.Value.create_time:type_name -> google.protobuf.Timestamp
+	15, // 19: meshlog.snapshot.v1.Overlay.values:type_name -> meshlog.snapshot.v1.OverlayValue
+	23, // 20: meshlog.snapshot.v1.Overlay.observed_time:type_name -> google.protobuf.Timestamp
+	14, // 21: meshlog.snapshot.v1.Overlay.scope:type_name -> meshlog.snapshot.v1.Scope
+	12, // 22: meshlog.snapshot.v1.OverlayValue.value:type_name -> meshlog.snapshot.v1.Value
+	16, // 23: meshlog.snapshot.v1.OverlayValue.resource:type_name -> meshlog.snapshot.v1.Resource
+	18, // 24: meshlog.snapshot.v1.FoldRow.meta:type_name -> meshlog.snapshot.v1.FoldMeta
+	19, // 25: meshlog.snapshot.v1.FoldRow.key:type_name -> meshlog.snapshot.v1.FoldKey
+	20, // 26: meshlog.snapshot.v1.FoldRow.shard:type_name -> meshlog.snapshot.v1.FoldShard
+	21, // 27: meshlog.snapshot.v1.FoldRow.staged:type_name -> meshlog.snapshot.v1.FoldStaged
+	22, // 28: meshlog.snapshot.v1.FoldRow.overlay:type_name -> meshlog.snapshot.v1.FoldOverlay
+	1,  // 29: meshlog.snapshot.v1.FoldMeta.position:type_name -> meshlog.snapshot.v1.Version
+	1,  // 30: meshlog.snapshot.v1.FoldMeta.segment_head:type_name -> meshlog.snapshot.v1.Version
+	23, // 31: meshlog.snapshot.v1.FoldMeta.record_time:type_name -> google.protobuf.Timestamp
+	12, // 32: meshlog.snapshot.v1.FoldKey.offered:type_name -> meshlog.snapshot.v1.Value
+	12, // 33: meshlog.snapshot.v1.FoldKey.good:type_name -> meshlog.snapshot.v1.Value
+	6,  // 34: meshlog.snapshot.v1.FoldKey.diagnostics:type_name -> meshlog.snapshot.v1.Diagnostic
+	13, // 35: meshlog.snapshot.v1.FoldOverlay.overlay:type_name -> meshlog.snapshot.v1.Overlay
+	36, // [36:36] is the sub-list for method output_type
+	36, // [36:36] is the sub-list for method input_type
+	36, // [36:36] is the sub-list for extension type_name
+	36, // [36:36] is the sub-list for extension extendee
+	0,  // [0:36] is the sub-list for field type_name
 }
 
 func init() { file_meshlog_snapshot_v1_snapshot_proto_init() }
@@ -2079,7 +2164,7 @@ func file_meshlog_snapshot_v1_snapshot_proto_init() {
 	if File_meshlog_snapshot_v1_snapshot_proto != nil {
 		return
 	}
-	file_meshlog_snapshot_v1_snapshot_proto_msgTypes[15].OneofWrappers = []any{
+	file_meshlog_snapshot_v1_snapshot_proto_msgTypes[16].OneofWrappers = []any{
 		(*FoldRow_Meta)(nil),
 		(*FoldRow_Key)(nil),
 		(*FoldRow_Shard)(nil),
@@ -2092,7 +2177,7 @@ func file_meshlog_snapshot_v1_snapshot_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_meshlog_snapshot_v1_snapshot_proto_rawDesc), len(file_meshlog_snapshot_v1_snapshot_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   21,
+			NumMessages:   22,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

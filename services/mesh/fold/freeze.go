@@ -1,0 +1,120 @@
+package fold
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"meshlog.dev/proto/ident"
+	"meshlog.dev/services/mesh/problem"
+)
+
+// keeps returns the overlays that keep k as it is: freezes of its shard, and rollbacks
+// of configuration.
+func (f *Fold) keeps(k ident.Key) (all []*overlay) {
+	for _, o := range f.scoped {
+		if o.Scope.Covers(k, f.judge.Configures(k.Kind)) {
+			all = append(all, o)
+		}
+	}
+	return all
+}
+
+// frozen reports whether k stays as it is, whatever its source offers.
+func (f *Fold) frozen(k ident.Key) bool { return len(f.scoped) > 0 && len(f.keeps(k)) > 0 }
+
+// withhold notes whether a change of e is withheld: e is frozen, and its source offers
+// another value than the one that counts.
+func (f *Fold) withhold(e *entry) {
+	if hashOf(e.offered) != hashOf(e.good) && f.frozen(e.key) {
+		f.withheld[e.key] = e
+	} else {
+		delete(f.withheld, e.key)
+	}
+}
+
+// withholdAnew finds all changes that are withheld.
+func (f *Fold) withholdAnew() {
+	clear(f.withheld)
+	if len(f.scoped) == 0 {
+		return
+	}
+	for _, sh := range f.shards {
+		for _, e := range sh.entries {
+			f.withhold(e)
+		}
+	}
+}
+
+// thaw applies the changes that are withheld no longer, as one change.
+func (s *step) thaw() {
+	for _, e := range slices.SortedFunc(maps.Values(s.withheld), func(a, b *entry) int { return strings.Compare(a.row, b.row) }) {
+		if s.frozen(e.key) {
+			continue
+		}
+		delete(s.withheld, e.key)
+		s.unsaved.entry(e)
+		if e.offered != nil {
+			s.serve(e, s.seq)
+			continue
+		}
+		s.setGood(e, nil, s.seq)
+		if sh := s.shards[e.key.Shard()]; !sh.speaks(e) {
+			delete(sh.entries, e.key)
+		}
+	}
+}
+
+// ids of overlays in order.
+func (f *Fold) sortedOverlays() []*overlay {
+	return slices.SortedFunc(maps.Values(f.overlays), func(a, b *overlay) int { return cmp.Compare(a.ID, b.ID) })
+}
+
+// maxNamed is how many objects a Diagnostic names.
+const maxNamed = 3
+
+// withholdings returns, for each word of an operator, a Diagnostic about the objects whose
+// sources offer something else than what is served because of it.
+func (f *Fold) withholdings() (all []problem.Diagnostic) {
+	for _, o := range f.sortedOverlays() {
+		if o.Kind != ident.Rollback && o.Kind != ident.Freeze {
+			continue
+		}
+		var keys []ident.Key
+		for k, v := range o.values {
+			if v.Base != f.offeredHash(k) && !f.unread(k) {
+				keys = append(keys, k)
+			}
+		}
+		if o.Scope != nil {
+			for k := range f.withheld {
+				if _, twice := o.values[k]; !twice && o.Scope.Covers(k, f.judge.Configures(k.Kind)) {
+					keys = append(keys, k)
+				}
+			}
+		}
+		if len(keys) == 0 {
+			continue
+		}
+		slices.SortFunc(keys, func(a, b ident.Key) int { return strings.Compare(a.Row(), b.Row()) })
+		names := make([]string, 0, maxNamed)
+		for _, k := range keys[:min(len(keys), maxNamed)] {
+			names = append(names, k.String())
+		}
+		reason := fmt.Sprintf("%s %s of %s keeps %d objects as they were, and their sources now offer something else: %s",
+			saying[o.Kind], o.ID, cmp.Or(o.Actor, "an operator"), len(keys), strings.Join(names, ", "))
+		if more := len(keys) - len(names); more > 0 {
+			reason += fmt.Sprintf(" and %d more", more)
+		}
+		all = append(all, problem.Diagnostic{
+			Severity: problem.Warning, Code: "withheld", Reason: reason,
+			Advice: "if what the sources offer is right, release it: `meshlog release " + o.ID + "`",
+			Effect: "what they offer is recorded and not served",
+		})
+	}
+	return all
+}
+
+var saying = map[ident.OverlayKind]string{ident.Rollback: "rollback", ident.Freeze: "freeze"}
