@@ -103,8 +103,8 @@ func (f *Fold) withholdings() (all []problem.Diagnostic) {
 		for _, k := range keys[:min(len(keys), maxNamed)] {
 			names = append(names, k.String())
 		}
-		reason := fmt.Sprintf("%s %s of %s keeps %d objects as they were, and their sources now offer something else: %s",
-			saying[o.Kind], o.ID, cmp.Or(o.Actor, "an operator"), len(keys), strings.Join(names, ", "))
+		reason := fmt.Sprintf("%s of %s (%s) keeps %s from what the sources offer now: %s",
+			o.ID, cmp.Or(o.Actor, "an operator"), o.Reason, counted(len(keys)), strings.Join(names, ", "))
 		if more := len(keys) - len(names); more > 0 {
 			reason += fmt.Sprintf(" and %d more", more)
 		}
@@ -117,4 +117,9 @@ func (f *Fold) withholdings() (all []problem.Diagnostic) {
 	return all
 }
 
-var saying = map[ident.OverlayKind]string{ident.Rollback: "rollback", ident.Freeze: "freeze"}
+func counted(objects int) string {
+	if objects == 1 {
+		return "1 object"
+	}
+	return fmt.Sprintf("%d objects", objects)
+}

@@ -111,8 +111,11 @@ func (d *Diagnostic) String() string {
 // Show prints the problem for people.
 func (d *Diagnostic) Show(out *Output) {
 	color := map[string]string{"error": Red, "warning": Yellow}[d.Severity]
-	out.Line("%s  %s: %s", out.Paint(d.Severity, color), d.Where(), d.What())
-	object := d.Object
+	what, object := d.What(), d.Object
+	if where := d.Where(); where != "" {
+		what = where + ": " + what
+	}
+	out.Line("%s  %s", out.Paint(d.Severity, color), what)
 	if d.Where() == object {
 		object = ""
 	}

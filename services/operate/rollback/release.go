@@ -1,8 +1,10 @@
 package rollback
 
 import (
+	"cmp"
 	"context"
 	"slices"
+	"strconv"
 
 	"github.com/spf13/cobra"
 
@@ -61,13 +63,9 @@ func showWords(all []command.Word, out *command.Output) {
 		out.Line("Nothing is rolled back or frozen.")
 		return
 	}
-	t := command.Rows{Head: []string{"ID", "SINCE", "BY", "KEEPS", "OBJECTS", "REASON"}}
+	t := command.Rows{Head: []string{"ID", "SINCE", "BY", "KEEPS", "ROLLED BACK", "REASON"}}
 	for _, w := range all {
-		keeps := w.Scope
-		if keeps == "" {
-			keeps = "single objects"
-		}
-		t.Add(w.ID, command.Clock(w.Since), w.Actor, keeps, command.Plural(w.Objects, "rolled back", "rolled back"), w.Reason)
+		t.Add(w.ID, command.Clock(w.Since), w.Actor, cmp.Or(w.Scope, "single objects"), strconv.Itoa(w.Objects), w.Reason)
 	}
 	out.Rows(&t)
 }
