@@ -28,7 +28,7 @@ type Hold struct {
 // returns nil if no source would lose as much at once as the policy limits (I12).
 //
 // An object that is still offered and has become invalid is no loss: its last
-// good value is served.
+// good value is served. One that came back after an operator froze its source is one.
 func Guard(f *fold.Fold, policy world.Guard, head ident.Position, before *store.Snapshot, delta store.Delta) (*Hold, error) {
 	if policy.Disabled {
 		return nil, nil
@@ -39,7 +39,7 @@ func Guard(f *fold.Fold, policy world.Guard, head ident.Position, before *store.
 		if err != nil || overlay != "" {
 			continue
 		}
-		if _, offered := f.Offered(k); !offered {
+		if _, offered := f.Offered(k); !offered || f.Frozen(k) {
 			lost[k.Shard()] = append(lost[k.Shard()], k)
 		}
 	}

@@ -99,17 +99,22 @@ func (l *Ledger) change(rec events.Record, c world.Change) {
 		l.changed(rec, c)
 	}
 	if c.Reset {
-		var whole store.Delta
-		for _, r := range c.Rows {
-			whole.Put = append(whole.Put, store.Row{Key: r.Row, Value: r.Value})
-		}
-		l.content = (*store.Snapshot)(nil).With(whole)
+		l.content = Content(c)
 		clear(l.behind)
 		return
 	}
 	for _, r := range c.Rows {
 		l.behind[r.Row] = r.Value
 	}
+}
+
+// Content returns the content that the rows of a change make alone.
+func Content(c world.Change) *store.Snapshot {
+	var whole store.Delta
+	for _, r := range c.Rows {
+		whole.Put = append(whole.Put, store.Row{Key: r.Row, Value: r.Value})
+	}
+	return (*store.Snapshot)(nil).With(whole)
 }
 
 // deltaFrom makes a delta of rows; a nil value removes the row.

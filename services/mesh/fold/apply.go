@@ -216,8 +216,11 @@ func (s *step) setGood(e *entry, v *value, seq uint64) {
 }
 
 // liftOver takes k out of the holds that were made for another value of k than the
-// offered one.
+// offered one. It takes no frozen one: what its source offers does not count yet.
 func (s *step) liftOver(k ident.Key, offered ident.Hash) {
+	if s.frozen(k) {
+		return
+	}
 	for _, o := range slices.Clone(s.over[k]) {
 		if !s.variant.lifts(o.Kind) || s.variant.lies(o.values[k].Base, offered) {
 			continue

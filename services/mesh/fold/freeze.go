@@ -22,6 +22,10 @@ func (f *Fold) keeps(k ident.Key) (all []*overlay) {
 	return all
 }
 
+// Frozen reports whether an operator keeps k as it is: what its source offers may not
+// be what counts.
+func (f *Fold) Frozen(k ident.Key) bool { return f.frozen(k) }
+
 // frozen reports whether k stays as it is, whatever its source offers.
 func (f *Fold) frozen(k ident.Key) bool { return len(f.scoped) > 0 && len(f.keeps(k)) > 0 }
 
@@ -48,8 +52,16 @@ func (f *Fold) withholdAnew() {
 	}
 }
 
-// thaw applies the changes that are withheld no longer, as one change.
+// thaw applies the changes that are withheld no longer, as one change. Holds that were
+// made while their objects were frozen lift if the sources offer something else.
 func (s *step) thaw() {
+	for _, o := range s.sortedOverlays() {
+		for k := range maps.Clone(o.values) {
+			if !s.frozen(k) && !s.unread(k) {
+				s.liftOver(k, s.offeredHash(k))
+			}
+		}
+	}
 	for _, e := range slices.SortedFunc(maps.Values(s.withheld), func(a, b *entry) int { return strings.Compare(a.row, b.row) }) {
 		if s.frozen(e.key) {
 			continue

@@ -69,7 +69,7 @@ func (x *oracleShard) isHole(pseq, low uint64) bool {
 
 func (o *oracle) put(k ident.Key, v *value) {
 	for id, vals := range o.over {
-		if was, ok := vals[k]; ok && o.kinds[id] == ident.Hold && was.Base != hashOf(v) {
+		if was, ok := vals[k]; ok && !o.frozen(k) && o.kinds[id] == ident.Hold && was.Base != hashOf(v) {
 			if delete(vals, k); len(vals) == 0 {
 				delete(o.over, id)
 			}
@@ -272,7 +272,7 @@ func (o *oracle) overlay(b *events.Overlay) {
 			if k.Kind != "Endpoint" {
 				vals[k] = v
 			}
-		} else if (hashOf(o.offered[k]) == v.Base || o.offered[k] == nil && !o.listed(k.Shard())) &&
+		} else if (hashOf(o.offered[k]) == v.Base || o.offered[k] == nil && !o.listed(k.Shard()) || o.frozen(k)) &&
 			(v.Value == nil || o.rules.Forbid(k, nil) == nil) {
 			vals[k] = v
 		}
@@ -289,6 +289,17 @@ func (o *oracle) overlay(b *events.Overlay) {
 
 // thaw serves what is no longer frozen.
 func (o *oracle) thaw() {
+	for id, vals := range o.over {
+		for k, v := range vals {
+			unread := o.offered[k] == nil && !o.listed(k.Shard())
+			if o.kinds[id] == ident.Hold && !o.frozen(k) && !unread && v.Base != hashOf(o.offered[k]) {
+				delete(vals, k)
+			}
+		}
+		if _, scoped := o.scopes[id]; len(vals) == 0 && !scoped {
+			delete(o.over, id)
+		}
+	}
 	for k := range o.good {
 		if o.offered[k] == nil && !o.frozen(k) {
 			delete(o.good, k)
@@ -362,7 +373,6 @@ func (o *oracle) segment(seq uint64, g *events.Segment, rows iter.Seq2[string, [
 			o.gone[id] = true
 		}
 	}
-	kept := o.good
 	o.good = map[ident.Key]*value{}
 	for k, v := range o.offered {
 		if w := was[k]; w != nil {
@@ -370,8 +380,8 @@ func (o *oracle) segment(seq uint64, g *events.Segment, rows iter.Seq2[string, [
 		}
 		o.serve(k, v)
 	}
-	for k := range kept { // deleted by their sources
-		if w := was[k]; w != nil && o.offered[k] == nil && o.frozen(k) {
+	for k, w := range was { // deleted by their sources
+		if o.offered[k] == nil && o.frozen(k) {
 			o.good[k] = w
 		}
 	}

@@ -59,10 +59,17 @@ func (s *step) segmentRecord(g *events.Segment, base iter.Seq2[string, []byte]) 
 // unless it is forbidden.
 func (f *Fold) judgeAnew(base state) {
 	clear(f.troubled)
+	for name, sh := range base.shards {
+		for k, e := range sh.entries {
+			if e.good != nil && f.frozen(k) { // its source may have deleted it, and this build may never have found it good
+				f.shard(name).add(k)
+			}
+		}
+	}
 	judge := func(policies bool) {
 		for _, sh := range f.shards {
 			for k, e := range sh.entries {
-				if (e.offered != nil || e.good != nil) && (k.Kind == permit.PolicyKind) == policies {
+				if (e.offered != nil || e.good != nil || f.frozen(k)) && (k.Kind == permit.PolicyKind) == policies {
 					f.judgeEntry(base, e)
 				}
 			}

@@ -32,6 +32,12 @@ type item struct {
 	file            string
 }
 
+// take makes i an object of a source.
+func (i *item) take(s ident.Shard) {
+	i.key.Source, i.key.Instance = s.Source, s.Instance
+	i.hash = events.ContentHash(i.key, i.value)
+}
+
 // origin returns the place of a field in the document.
 func (i *item) origin(field string) string {
 	return place(i.file, i.document.FieldLine(field))

@@ -9,6 +9,8 @@
 //	2  the command line is wrong
 //	3  the named object, version or proxy does not exist
 //	4  of verify: only versions of other builds fold to another content
+//
+// what-if has codes of its own: its help lists them.
 package command
 
 import (
@@ -88,6 +90,12 @@ func NotFound(format string, args ...any) error { return coded{fmt.Errorf(format
 // OtherBuild returns the error of a command that found only differences between
 // builds: exit code 4.
 func OtherBuild(format string, args ...any) error { return coded{fmt.Errorf(format, args...), 4} }
+
+// Coded returns the error of a command that has an exit code of its own, which its help
+// names.
+func Coded(code int, format string, args ...any) error {
+	return coded{fmt.Errorf(format, args...), code}
+}
 
 // Usage returns the error of a wrong command line: exit code 2.
 func Usage(format string, args ...any) error {

@@ -1,6 +1,7 @@
 package command
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -146,6 +147,25 @@ func Resource(t ident.ResourceType, r *xds.Resource) (proto.Message, json.RawMes
 		return nil, nil, fmt.Errorf("%s %s: %w", t.Message(), r.Name, err)
 	}
 	return m, b, nil
+}
+
+// CompareResources returns the change from before to after, and their messages; nil: there
+// is none, or this build cannot read it.
+func CompareResources(t ident.ResourceType, before, after *xds.Resource) (past.ObjectChange, [2]proto.Message) {
+	var messages [2]proto.Message
+	var docs [2]json.RawMessage
+	var errs [2]error
+	for i, r := range []*xds.Resource{before, after} {
+		if r == nil {
+			continue
+		}
+		if messages[i], docs[i], errs[i] = Resource(t, r); errs[i] != nil {
+			docs[i] = json.RawMessage("null")
+		}
+	}
+	c := past.ObjectChange{Object: t.Message() + " " + cmp.Or(before, after).Name}
+	c.Compare("", docs[0], docs[1], cmp.Or(errs[0], errs[1]))
+	return c, messages
 }
 
 // readNode reads a file with Envoy's bootstrap, whose field "node" it takes, or

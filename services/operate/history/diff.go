@@ -1,9 +1,7 @@
 package history
 
 import (
-	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"strings"
 
@@ -144,27 +142,11 @@ func (v *diffView) proxy(ctx context.Context, t *command.Target, p *past.Past, f
 	}
 	for t := range ident.ResourceTypes {
 		xds.Compare(before.Sets[t], after.Sets[t], func(was, is *xds.Resource) {
-			v.Changes = append(v.Changes, causedChange{ObjectChange: diffResource(t, was, is)})
+			change, _ := command.CompareResources(t, was, is)
+			v.Changes = append(v.Changes, causedChange{ObjectChange: change})
 		})
 	}
 	return nil
-}
-
-// diffResource returns the change from before to after; nil: there is none.
-func diffResource(t ident.ResourceType, before, after *xds.Resource) past.ObjectChange {
-	var docs [2]json.RawMessage
-	var errs [2]error
-	for i, r := range []*xds.Resource{before, after} {
-		if r == nil {
-			continue
-		}
-		if _, docs[i], errs[i] = command.Resource(t, r); errs[i] != nil {
-			docs[i] = json.RawMessage("null")
-		}
-	}
-	c := past.ObjectChange{Object: t.Message() + " " + cmp.Or(before, after).Name}
-	c.Compare("", docs[0], docs[1], cmp.Or(errs[0], errs[1]))
-	return c
 }
 
 func (v *diffView) show(out *command.Output) {

@@ -1,0 +1,186 @@
+package apply
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	"google.golang.org/protobuf/encoding/prototext"
+	"google.golang.org/protobuf/proto"
+
+	"meshlog.dev/proto/ident"
+	"meshlog.dev/services/mesh/index"
+	"meshlog.dev/services/mesh/problem"
+	"meshlog.dev/services/mesh/world"
+	"meshlog.dev/services/mesh/xds"
+	"meshlog.dev/services/operate/command"
+	"meshlog.dev/services/operate/past"
+)
+
+// classesView is what classes of proxies would get that all differ in the same way.
+type classesView struct {
+	Classes []string `json:"classes"`
+	// Proxies is how many connected proxies are of these classes; absent if the mesh
+	// does not run.
+	Proxies   *int                `json:"proxies,omitempty"`
+	Bytes     int                 `json:"bytes"` // of the resources that each proxy would be sent
+	Resources []past.ObjectChange `json:"resources"`
+	// Losses are routes, hosts and last endpoints that a proxy would lose.
+	Losses []string `json:"losses,omitempty"`
+}
+
+// impact finds out what a change of the world does to classes of proxies.
+type impact struct {
+	before   *index.PushContext
+	classes  []index.ProxyClass
+	problems []problem.Diagnostic // that the world before does not have
+}
+
+// differing are the resources of a type that differ for a class.
+type differing struct {
+	t       ident.ResourceType
+	was, is *xds.Resource
+}
+
+// of returns what the classes would get in a world that differs in these keys.
+func (i *impact) of(w *world.World, changed []ident.Key) []classesView {
+	catalog := xds.NewCatalog(i.before)
+	type setKey struct {
+		of index.ProxyClass
+		t  ident.ResourceType
+	}
+	before := map[setKey]*xds.Set{}
+	for _, c := range i.classes {
+		for t := range ident.ResourceTypes {
+			before[setKey{c.Only(t), t}] = catalog.Set(c, t)
+		}
+	}
+	known := slices.Concat(i.before.Diagnostics(), catalog.Diagnostics())
+	next, inputs := i.before.Next(w, changed)
+	differs := map[setKey][]differing{}
+	for _, c := range catalog.Update(next, inputs) {
+		k := setKey{c.Class.Only(c.Type), c.Type}
+		for _, name := range c.Names {
+			if d := (differing{c.Type, before[k].Find(name), c.Set.Find(name)}); !d.was.Same(d.is) {
+				differs[k] = append(differs[k], d)
+			}
+		}
+	}
+	i.problems = slices.DeleteFunc(slices.Concat(next.Diagnostics(), catalog.Diagnostics()), func(d problem.Diagnostic) bool {
+		return slices.Contains(known, d)
+	})
+	alike := map[string]*classesView{}
+	for _, c := range i.classes {
+		var all []differing
+		for t := range ident.ResourceTypes {
+			all = append(all, differs[setKey{c.Only(t), t}]...)
+		}
+		if len(all) == 0 {
+			continue
+		}
+		var sums strings.Builder
+		for _, d := range all {
+			fmt.Fprintf(&sums, "%d %s %v %v\n", d.t, cmp.Or(d.was, d.is).Name, sumOf(d.was), sumOf(d.is))
+		}
+		v := alike[sums.String()]
+		if v == nil {
+			v = viewDiffering(all)
+			alike[sums.String()] = v
+		}
+		if name := c.String(); !slices.Contains(v.Classes, name) {
+			v.Classes = append(v.Classes, name)
+		}
+	}
+	views := []classesView{}
+	for _, k := range slices.Sorted(maps.Keys(alike)) {
+		slices.Sort(alike[k].Classes)
+		views = append(views, *alike[k])
+	}
+	slices.SortStableFunc(views, func(a, b classesView) int { return cmp.Compare(a.Classes[0], b.Classes[0]) })
+	return views
+}
+
+func sumOf(r *xds.Resource) (s xds.Sum) {
+	if r != nil {
+		s = r.Sum
+	}
+	return s
+}
+
+func viewDiffering(all []differing) *classesView {
+	v := &classesView{}
+	for _, d := range all {
+		change, messages := command.CompareResources(d.t, d.was, d.is)
+		v.Resources = append(v.Resources, change)
+		if d.is != nil {
+			v.Bytes += d.is.Size()
+		}
+		v.Losses = append(v.Losses, losses(change.Object, messages[0], messages[1])...)
+	}
+	return v
+}
+
+// losses returns what a proxy that has was would lose with is; nil: the resource goes.
+func losses(name string, was, is proto.Message) (lost []string) {
+	switch was := was.(type) {
+	case *endpointv3.ClusterLoadAssignment:
+		is, _ := is.(*endpointv3.ClusterLoadAssignment)
+		if countEndpoints(was) > 0 && countEndpoints(is) == 0 {
+			lost = append(lost, name+" loses its last endpoint")
+		}
+	case *routev3.RouteConfiguration:
+		is, _ := is.(*routev3.RouteConfiguration)
+		hosts := map[string]*routev3.VirtualHost{}
+		for _, vh := range is.GetVirtualHosts() {
+			for _, domain := range vh.GetDomains() {
+				hosts[domain] = vh
+			}
+		}
+		for _, vh := range was.GetVirtualHosts() {
+			lost = append(lost, lostRoutes(name, vh, hosts)...)
+		}
+	}
+	return lost
+}
+
+func countEndpoints(c *endpointv3.ClusterLoadAssignment) (n int) {
+	for _, l := range c.GetEndpoints() {
+		n += len(l.GetLbEndpoints())
+	}
+	return n
+}
+
+// lostRoutes returns the domains of a virtual host that no virtual host has any more, and
+// the routes whose match its successor lacks.
+func lostRoutes(name string, was *routev3.VirtualHost, hosts map[string]*routev3.VirtualHost) (lost []string) {
+	successors := map[*routev3.VirtualHost]bool{}
+	for _, domain := range was.GetDomains() {
+		if vh := hosts[domain]; vh != nil {
+			successors[vh] = true
+		} else {
+			lost = append(lost, fmt.Sprintf("%s loses the host %s", name, domain))
+		}
+	}
+	for vh := range successors {
+		has := map[string]bool{}
+		for _, r := range vh.GetRoutes() {
+			has[matchText(r)] = true
+		}
+		for _, r := range was.GetRoutes() {
+			if !has[matchText(r)] {
+				lost = append(lost, fmt.Sprintf("%s loses the route %s of %s", name, cmp.Or(r.GetName(), matchText(r)), vh.GetName()))
+			}
+		}
+	}
+	slices.Sort(lost)
+	return slices.Compact(lost)
+}
+
+func matchText(r *routev3.Route) string {
+	// prototext varies the space between fields at random, so that nobody parses it.
+	return strings.Join(strings.Fields(prototext.MarshalOptions{}.Format(r.GetMatch())), " ")
+}
