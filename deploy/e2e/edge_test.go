@@ -26,6 +26,10 @@ const (
 	missingHost    = 3 // no directory
 	mismatchedHost = 5 // the key of another certificate
 	endedHost      = 7 // its certificate has ended, and is served: there is no better one (S15)
+	foreignHost    = 9 // its Gateway names a credential of another namespace
+
+	// rotations is how often a certificate is replaced while requests flow.
+	rotations = 50
 )
 
 // edge is a router that decrypts HTTPS for many hosts.
@@ -43,9 +47,10 @@ type edge struct {
 func hostName(i int) string { return fmt.Sprintf("host-%d.test", i) }
 
 // TestEdge serves HTTPS for 200 hosts whose certificates are in a directory. Those whose
-// credential is missing or wrong break alone (SDS-6, T-2). A certificate is replaced
+// credential is missing, wrong or foreign break alone (SDS-6, T-2). A certificate is replaced
 // while requests flow (KEY-11). Then everything dies but Envoy, the directory is gone,
-// and a proxy that starts cold has all keys from the sealed files (KEY-9, T-3).
+// and a proxy that starts cold, with the delta protocol, has all keys from the sealed files
+// (KEY-9, T-3); with another seal key a frontend has none, and says so.
 func TestEdge(t *testing.T) {
 	t.Run("at once", func(t *testing.T) { testEdge(t, "") })
 	// SDS-12: the same when the proxy asks for a certificate when it first needs it.
@@ -65,13 +70,13 @@ func testEdge(t *testing.T, policy string) {
 	e := &edge{T: t, ctx: ctx, certificates: filepath.Join(t.TempDir(), "certificates"), ca: certtest.NewCA("edge")}
 	flags := e.configure(policy)
 	e.start(flags)
-	first := e.proxy("edge-1")
+	first := e.proxy("edge-1", false)
 
 	began := time.Now()
 	for i := range edgeHosts {
 		e.answers(first, i, "v1")
 	}
-	t.Logf("%d hosts answer %s after their proxy was ready", edgeHosts-2, time.Since(began).Round(time.Millisecond))
+	t.Logf("%d hosts answer %s after their proxy was ready", edgeHosts-3, time.Since(began).Round(time.Millisecond))
 	e.strangers(first)
 
 	// Rotation while requests flow.
@@ -80,7 +85,7 @@ func testEdge(t *testing.T, policy string) {
 		return name, http.StatusOK, err
 	}, func() {})
 	e.must(err)
-	for n := range 10 {
+	for n := range rotations {
 		version := fmt.Sprint("v", n+2)
 		saved := time.Now()
 		e.credential(0, version, day())
@@ -108,21 +113,50 @@ func testEdge(t *testing.T, policy string) {
 	e.serves(first, 1, "v1")
 	first.Kill() // its ports are for the next ones
 	e.must(os.Rename(e.certificates, e.certificates+".gone"))
+	e.wrongSealKey(up)
 	alone, err := rig.StartFrontendTLS(e.TempDir(), "frontend", e.mesh.Data, up.XDS, up.TLS, "--seal-key-file", e.sealKey)
 	e.must(err)
 	t.Cleanup(alone.Kill)
 	e.must(alone.Ready(ctx))
-	second := e.proxy("edge-2")
+	second := e.proxy("edge-2", true)
 	for _, i := range []int{0, 1, missingHost, edgeHosts - 1} {
 		want := "v1"
 		if i == 0 {
-			want = "v11"
+			want = fmt.Sprint("v", rotations+1)
 		}
 		e.serves(second, i, want)
 	}
 
 	// No private key is in any file of the mesh, but those of the proxies (KEY-1).
 	e.noKeyIn(e.mesh.Data)
+}
+
+// wrongSealKey starts a frontend with another seal key: it has none of the keys, and says so.
+func (e *edge) wrongSealKey(up *rig.Server) {
+	e.Helper()
+	other := filepath.Join(e.TempDir(), "other.key")
+	e.write(other, []byte("fedcba9876543210fedcba9876543210"))
+	wrong, err := rig.StartFrontendTLS(e.TempDir(), "wrong", e.mesh.Data, up.XDS, up.TLS, "--seal-key-file", other)
+	e.must(err)
+	defer wrong.Kill()
+	e.must(wrong.UntilAlive(e.ctx, "the frontend to say that its seal key is wrong", func(ctx context.Context) error {
+		var status struct {
+			Keys    []struct{ Object, State string }
+			Trouble string
+		}
+		if err := wrong.Debug(ctx, "keys", &status); err != nil {
+			return err
+		}
+		for _, k := range status.Keys {
+			if k.State == "here" {
+				e.Errorf("with another seal key the frontend has the key of %s", k.Object)
+			}
+		}
+		if !strings.Contains(status.Trouble, "was sealed with the seal key") {
+			return fmt.Errorf("it says %q", status.Trouble)
+		}
+		return nil
+	}))
 }
 
 // proxy is an Envoy and the port on which it accepts HTTPS.
@@ -148,11 +182,15 @@ func day() time.Time { return time.Now().Add(24 * time.Hour) }
 func (e *edge) credential(host int, version string, ends time.Time) {
 	e.Helper()
 	pair := e.ca.Server(hostName(host)+" "+version, ends)
+	namespace := "default"
+	if host == foreignHost {
+		namespace = "other"
+	}
 	if host == mismatchedHost {
 		pair.Key = e.ca.Server("other", ends).Key
 	}
 	// A directory is replaced as one, so that no certificate meets another's key.
-	path := filepath.Join(e.certificates, "default", fmt.Sprint("credential-", host))
+	path := filepath.Join(e.certificates, namespace, fmt.Sprint("credential-", host))
 	next := filepath.Join(e.certificates, "..", fmt.Sprint("next-", host))
 	e.write(filepath.Join(next, "tls.crt"), pair.Cert)
 	e.write(filepath.Join(next, "tls.key"), pair.Key)
@@ -195,11 +233,15 @@ func (e *edge) configure(policy string) []string {
 		if i != missingHost {
 			e.credential(i, "v1", ends)
 		}
+		credential := fmt.Sprint("credential-", i)
+		if i == foreignHost {
+			credential = "other/" + credential
+		}
 		fmt.Fprintf(&servers, `
     - port: {number: %d, name: https-%d, protocol: HTTPS}
       bind: 127.0.0.1
       hosts: [%s]
-      tls: {mode: SIMPLE, credentialName: credential-%d}`, e.port, i, hostName(i), i)
+      tls: {mode: SIMPLE, credentialName: %s}`, e.port, i, hostName(i), credential)
 	}
 	e.write(filepath.Join(dir, "mesh", "edge.yaml"), fmt.Appendf(nil, `apiVersion: networking.istio.io/v1
 kind: Gateway
@@ -255,11 +297,11 @@ func (e *edge) start(flags []string) {
 }
 
 // proxy starts an Envoy.
-func (e *edge) proxy(name string) proxy {
+func (e *edge) proxy(name string, delta bool) proxy {
 	e.Helper()
 	began := time.Now()
 	envoy, err := rig.StartEnvoy(e.ctx, rig.EnvoyConfig{
-		Node: name, Cluster: "demo", TLS: &e.files, XDS: []int{e.mesh.Frontends[0].XDS}, Dir: e.TempDir(),
+		Node: name, Cluster: "demo", Delta: delta, TLS: &e.files, XDS: []int{e.mesh.Frontends[0].XDS}, Dir: e.TempDir(),
 	})
 	e.must(err)
 	e.Cleanup(envoy.Kill)
@@ -325,7 +367,7 @@ func (e *edge) strangers(p proxy) {
 	for _, c := range dump.Configs {
 		secrets += len(c.Active) + len(c.Warming)
 	}
-	if secrets < edgeHosts-2 || secrets > edgeHosts {
+	if secrets < edgeHosts-3 || secrets > edgeHosts {
 		e.Errorf("the proxy has or waits for %d secrets, of %d hosts", secrets, edgeHosts)
 	}
 }
@@ -335,9 +377,9 @@ func (e *edge) answers(p proxy, host int, version string) {
 	e.Helper()
 	name, err := e.call(e.ctx, p, host)
 	switch want := hostName(host) + " " + version; {
-	case host == missingHost || host == mismatchedHost:
+	case host == missingHost || host == mismatchedHost || host == foreignHost:
 		if err == nil {
-			e.Errorf("%s, which has no credential, answers with %s", hostName(host), name)
+			e.Errorf("%s, which has no credential of its own, answers with %s", hostName(host), name)
 		}
 	case err != nil:
 		e.Errorf("%s: %v", hostName(host), err)

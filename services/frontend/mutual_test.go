@@ -183,6 +183,7 @@ type way struct {
 	outside bool        // not through the client's sidecar, but at web's address
 	tls     *tls.Config // nil: none of its own
 	h2      bool
+	token   string // of the request; empty: none
 }
 
 // call calls a port and returns what came, or an error.
@@ -236,6 +237,9 @@ func (p *peers) request(ctx context.Context, w way, dial func(context.Context) (
 		return "", err
 	}
 	r.Header.Set("x-forwarded-client-cert", "URI=spiffe://cluster.local/ns/forged/sa/forged")
+	if w.token != "" {
+		r.Header.Set("Authorization", "Bearer "+w.token)
+	}
 	resp, err := t.RoundTrip(r)
 	if err != nil {
 		return "", err

@@ -12,8 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/klauspost/compress/zstd"
-
+	"meshlog.dev/deploy/e2e/rig"
 	"meshlog.dev/deploy/testkit/program"
 )
 
@@ -252,7 +251,11 @@ func (s *secureStage) search(context.Context) error {
 		return errors.New("the recorded bus has no request for a key, so the search proves nothing")
 	}
 	s.holds("%d KB recorded on the bus, with the requests for the keys: none has one", len(recorded)>>10)
-	archive, err := s.unpacked()
+	packed, err := os.ReadFile(s.archive())
+	if err != nil {
+		return err
+	}
+	archive, err := rig.Unpacked(packed)
 	if err != nil {
 		return err
 	}
@@ -264,35 +267,4 @@ func (s *secureStage) search(context.Context) error {
 	}
 	s.holds("the archive of the log and all versions: none")
 	return nil
-}
-
-// unpacked returns what is in the archive that was exported before everything died.
-func (s *secureStage) unpacked() ([]byte, error) {
-	b, err := os.ReadFile(s.archive())
-	if err != nil {
-		return nil, err
-	}
-	decoder, err := zstd.NewReader(nil)
-	if err != nil {
-		return nil, err
-	}
-	defer decoder.Close()
-	magic := []byte{0x28, 0xb5, 0x2f, 0xfd} // of a frame
-	var all []byte
-	for at := bytes.Index(b, magic); at >= 0; {
-		next := bytes.Index(b[at+len(magic):], magic)
-		end := len(b)
-		if next >= 0 {
-			end = at + len(magic) + next
-		}
-		// What follows a frame is the format's own, so a frame may end with an error.
-		if block, err := decoder.DecodeAll(b[at:end], nil); err == nil || len(block) > 0 {
-			all = append(all, block...)
-		}
-		if next < 0 {
-			break
-		}
-		at = end
-	}
-	return append(all, b...), nil
 }

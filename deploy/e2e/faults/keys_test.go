@@ -14,8 +14,8 @@ import (
 )
 
 // comes is how long a certificate takes at most to be in handshakes, once the process
-// that was killed is started again. A request that died with its watcher is waited for,
-// for 5 s.
+// that was killed is started again. A frontend waits for a request that died with its
+// watcher for 2 s at first, and for 5 s at most.
 const comes = 12 * time.Second
 
 // T-6, KEY-3: the frontend is killed at each step of a request for a private key, and the

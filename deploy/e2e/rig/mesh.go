@@ -109,13 +109,18 @@ const answer = 2 * time.Second
 
 // Debug reads the server's report under /debug/<name>.
 func (s *Server) Debug(ctx context.Context, name string, into any) error {
-	ctx, cancel := context.WithTimeout(ctx, answer)
-	defer cancel()
-	b, err := s.get(ctx, "/debug/"+name)
+	b, err := s.Page(ctx, name)
 	if err != nil {
 		return err
 	}
 	return decode("/debug/"+name, b, into)
+}
+
+// Page reads the server's page under /debug/<name> as it is; name may have a query.
+func (s *Server) Page(ctx context.Context, name string) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, answer)
+	defer cancel()
+	return s.get(ctx, "/debug/"+name)
 }
 
 // StartProgram runs a program of bin/ with an admin server. It is not yet ready then.
