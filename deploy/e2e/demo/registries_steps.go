@@ -1,0 +1,283 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"meshlog.dev/deploy/e2e/rig"
+	"meshlog.dev/deploy/testkit/program"
+)
+
+// enough is how many requests show that something goes on.
+const enough = 1000
+
+// weights are those of the two halves.
+func (s *registriesStage) weights(consul, nacos int) [2]weight {
+	return [2]weight{{s.old.registry, consul}, {s.new.registry, nacos}}
+}
+
+// shift moves half of the requests from Consul to Nacos. The load goes on until the end.
+func (s *registriesStage) shift(ctx context.Context) error {
+	s.chapter("The migration begins: routes.yaml moves requests from Consul to Nacos")
+	s.columns("weights", "save to ACK")
+	address := fmt.Sprintf("http://127.0.0.1:%d/", s.port)
+	call, end := rig.To(address, consulHost, conns)
+	var err error
+	if s.load, err = rig.StartCalls(ctx, address, conns, call, end); err != nil {
+		return err
+	}
+	for _, w := range []struct{ consul, nacos int }{{100, 0}, {90, 10}, {50, 50}} {
+		if err := s.weighed(ctx, w.consul, w.nacos); err != nil {
+			return err
+		}
+	}
+	return s.noneFailed()
+}
+
+// weighed saves weights, and prints how the requests follow them.
+func (s *registriesStage) weighed(ctx context.Context, consul, nacos int) error {
+	var saved time.Time // the first weights were there at the start
+	var err error
+	if s.seen != (rig.Version{}) {
+		if saved, err = s.weigh(consul, nacos); err != nil {
+			return err
+		}
+	}
+	c, err := s.applied(ctx, rig.RouteConfiguration, theRoute, saved, s.seen)
+	if err != nil {
+		return err
+	}
+	toACK := "at start"
+	if !saved.IsZero() {
+		toACK = tenths(c.toACK)
+	}
+	s.seen = c.version
+	measured, sent, err := s.split(ctx, s.load, s.weights(consul, nacos))
+	if err != nil {
+		return err
+	}
+	s.answered += sent
+	s.line(fmt.Sprintf("%d/%d", consul, nacos), c.version.String(), toACK, measured, c.cause)
+	return nil
+}
+
+// noneFailed demands that every request so far was answered, and prints how many.
+func (s *registriesStage) noneFailed() error {
+	t := s.load.Reset()
+	if t.Sent > 0 && t.Err() != nil {
+		return t.Err()
+	}
+	s.answered += t.Sent
+	s.holds("%d requests so far, none failed", s.answered)
+	return nil
+}
+
+// deregister takes an instance out of Nacos.
+func (s *registriesStage) deregister(ctx context.Context) error {
+	s.chapter("An instance in Nacos is deregistered")
+	b := s.new.backends[0]
+	parameters := nacosInstance(b)
+	s.command(fmt.Sprintf("curl -X DELETE 'http://%s%s?%s'", s.nacos.Addr, nacosInstances, parameters.Encode()))
+	if err := s.without(ctx, s.new, b, func() error {
+		return s.nacos.Call(ctx, http.MethodDelete, nacosInstances, parameters, nil)
+	}); err != nil {
+		return err
+	}
+	s.note("   Nacos pushes a change after half a second or a second; that is most of it")
+	return nil
+}
+
+// critical makes an instance in Consul fail its check, and pass it again.
+func (s *registriesStage) critical(ctx context.Context) error {
+	s.chapter("The check of an instance in Consul becomes critical, and passes again")
+	b := s.old.backends[0]
+	check := func(state string) error {
+		path := "/v1/agent/check/" + state + "/service:" + consulID(0)
+		s.command("curl -X PUT " + s.consul.URL + path)
+		return s.consul.Put(ctx, path, nil, nil)
+	}
+	if err := s.without(ctx, s.old, b, func() error { return check("fail") }); err != nil {
+		return err
+	}
+	served := b.Served()
+	if err := check("pass"); err != nil {
+		return err
+	}
+	if err := program.Until(ctx, "requests to the instance that passes its check", func(context.Context) error {
+		if b.Served() == served {
+			return errors.New("none came")
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
+	s.holds("127.0.0.1:%d answers again", b.Port)
+	return s.noneFailed()
+}
+
+// without makes a change that takes an instance out of service, and demands that no request
+// reaches it afterwards while the others go on.
+func (s *registriesStage) without(ctx context.Context, h half, b *rig.Backend, change func() error) (err error) {
+	if s.seen, err = s.serving(ctx); err != nil {
+		return err
+	}
+	began := time.Now()
+	if err := change(); err != nil {
+		return err
+	}
+	if err := s.known(ctx, h, b, false); err != nil {
+		return err
+	}
+	c, err := s.applied(ctx, rig.ClusterLoadAssignment, h.slice, began, s.seen)
+	if err != nil {
+		return err
+	}
+	s.seen = c.version
+	s.holds("envoy-1 acknowledged version %s %s later (%s)", c.version, c.toACK.Round(time.Millisecond), c.cause)
+	if err := s.flows(ctx, 10*conns); err != nil { // requests in flight when it was taken out
+		return err
+	}
+	served := b.Served()
+	if err := s.flows(ctx, enough); err != nil {
+		return err
+	}
+	if n := b.Served() - served; n > 0 {
+		return fmt.Errorf("%d requests reached 127.0.0.1:%d, which is out of service", n, b.Port)
+	}
+	s.holds("of the next %d requests none reached 127.0.0.1:%d, and none failed", enough, b.Port)
+	return nil
+}
+
+// flows waits until the load has sent more requests.
+func (s *registriesStage) flows(ctx context.Context, n int) error {
+	before := s.load.Sent()
+	return program.Until(ctx, fmt.Sprintf("%d more requests", n), func(context.Context) error {
+		if got := s.load.Sent() - before; got < n {
+			return fmt.Errorf("%d were sent", got)
+		}
+		return nil
+	})
+}
+
+// known waits until Envoy sends requests to an instance, or no longer does.
+func (s *registriesStage) known(ctx context.Context, h half, b *rig.Backend, want bool) error {
+	return s.envoy.UntilAlive(ctx, fmt.Sprintf("envoy-1 to send requests to 127.0.0.1:%d: %t", b.Port, want), func(ctx context.Context) error {
+		hosts, err := s.envoy.Hosts(ctx, "outbound|80||"+h.host)
+		if err == nil && hosts[b.Addr] != want {
+			err = fmt.Errorf("it has %v", hosts)
+		}
+		return err
+	})
+}
+
+// consulEmpty kills Consul. It comes back without any data, and later the instances register
+// again.
+func (s *registriesStage) consulEmpty(ctx context.Context) error {
+	s.chapter("Consul is killed, and comes back empty")
+	s.consul.Kill()
+	s.holds("consul is dead (pid %d)", s.consul.PID())
+	if err := s.await(ctx, "DOWN, FROZEN", "sources"); err != nil {
+		return err
+	}
+	if err := errors.Join(s.consul.Wipe(), s.consul.Start(ctx)); err != nil {
+		return err
+	}
+	s.holds("consul runs again (pid %d), with an empty data directory: no service, no instance", s.consul.PID())
+	if err := s.await(ctx, "nothing is removed before a second one agrees", "sources"); err != nil {
+		return err
+	}
+	if err := s.kept(ctx, s.old, s.old.backends); err != nil {
+		return err
+	}
+	if err := s.registerOld(ctx); err != nil {
+		return err
+	}
+	s.holds("the instances have registered again, as Consul's agents have them do")
+	return s.noneFailed()
+}
+
+// nacosEmpty restarts Nacos without its data.
+func (s *registriesStage) nacosEmpty(ctx context.Context) error {
+	s.chapter("Nacos restarts, and has lost everything too")
+	s.nacos.Kill()
+	if err := errors.Join(s.nacos.Wipe(), s.nacos.Start(ctx)); err != nil {
+		return err
+	}
+	s.holds("rnacos runs again (pid %d), with an empty data directory", s.nacos.PID())
+	if err := s.await(ctx, "instances are held", "sources"); err != nil {
+		return err
+	}
+	if err := s.kept(ctx, s.new, s.new.backends[1:]); err != nil {
+		return err
+	}
+	if err := s.registerNew(ctx); err != nil {
+		return err
+	}
+	if err := s.known(ctx, s.new, s.new.backends[0], true); err != nil {
+		return err
+	}
+	s.holds("the instances have registered again, with the one that was deregistered: 127.0.0.1:%d answers again", s.new.backends[0].Port)
+	return s.noneFailed()
+}
+
+// kept demands that the requests go on as before, and reach each of some instances.
+func (s *registriesStage) kept(ctx context.Context, h half, instances []*rig.Backend) error {
+	served := make([]int64, len(instances))
+	for i, b := range instances {
+		served[i] = b.Served()
+	}
+	measured, sent, err := s.split(ctx, s.load, s.weights(50, 50))
+	if err != nil {
+		return err
+	}
+	s.answered += sent
+	for i, b := range instances {
+		if b.Served() == served[i] {
+			return fmt.Errorf("127.0.0.1:%d of %s got no request", b.Port, h.registry)
+		}
+	}
+	s.holds("envoy-1 sends requests to all %d instances of %s as before, and none fails: %s requests", len(instances), h.registry, measured)
+	return nil
+}
+
+// finish moves the rest of the requests.
+func (s *registriesStage) finish(ctx context.Context) error {
+	s.chapter("The migration ends: Nacos answers everything, and Consul is no longer needed")
+	var err error
+	if s.seen, err = s.serving(ctx); err != nil {
+		return err
+	}
+	s.columns("weights", "save to ACK")
+	if err := s.weighed(ctx, 0, 100); err != nil {
+		return err
+	}
+	s.consul.Kill()
+	s.holds("consul is dead (pid %d)", s.consul.PID())
+	if err := s.flows(ctx, enough); err != nil {
+		return err
+	}
+	if err := s.noneFailed(); err != nil {
+		return err
+	}
+	return s.unrejected(ctx, s.envoy)
+}
+
+// yours prints the commands that a user at the terminal can try.
+func (s *registriesStage) yours(ctx context.Context) error {
+	s.load.Stop()
+	if err := s.consul.Start(ctx); err != nil {
+		return err
+	}
+	s.chapter("Your turn")
+	s.note("curl -H 'Host: %s' http://127.0.0.1:%d/", consulHost, s.port)
+	s.note("$EDITOR %s/routes.yaml", s.config.Path)
+	s.note("curl -X PUT %s/v1/agent/check/fail/service:%s", s.consul.URL, consulID(1))
+	s.note("bin/meshlog log --follow --data %s", s.mesh.Data)
+	s.note("bin/meshlog sources --data %s", s.mesh.Data)
+	s.note("")
+	s.note("Ctrl-C ends it.")
+	return nil
+}
