@@ -46,8 +46,8 @@ type registriesStage struct {
 	old, new half // before and after the migration
 	config   *rig.ConfigDir
 	port     int // where Envoy accepts requests
-	load     *rig.Load
-	answered int // requests of the load
+	loads    []*rig.Load // through each Envoy, to the end
+	answered int         // requests of all loads
 	seen     rig.Version
 }
 
@@ -196,8 +196,8 @@ func nacosInstance(b *rig.Backend) url.Values {
 
 // end stops the running parts, the last started first.
 func (s *registriesStage) end() {
-	if s.load != nil {
-		s.load.Stop()
+	for _, l := range s.loads {
+		l.Stop()
 	}
 	if s.envoy != nil {
 		s.envoy.Kill()

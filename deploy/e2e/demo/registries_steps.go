@@ -14,19 +14,22 @@ import (
 // enough is how many requests show that something goes on.
 const enough = 1000
 
-// weights are those of the two halves.
-func (s *registriesStage) weights(consul, nacos int) [2]weight {
-	return [2]weight{{s.old.registry, consul}, {s.new.registry, nacos}}
+// request sends requests through an Envoy that accepts them on a port, until the end.
+func (s *registriesStage) request(ctx context.Context, port int) error {
+	address := fmt.Sprintf("http://127.0.0.1:%d/", port)
+	call, end := rig.To(address, consulHost, conns)
+	l, err := rig.StartCalls(ctx, address, conns, call, end)
+	if err == nil {
+		s.loads = append(s.loads, l)
+	}
+	return err
 }
 
-// shift moves half of the requests from Consul to Nacos. The load goes on until the end.
+// shift moves half of the requests from Consul to Nacos.
 func (s *registriesStage) shift(ctx context.Context) error {
 	s.chapter("The migration begins: routes.yaml moves requests from Consul to Nacos")
 	s.columns("weights", "save to ACK")
-	address := fmt.Sprintf("http://127.0.0.1:%d/", s.port)
-	call, end := rig.To(address, consulHost, conns)
-	var err error
-	if s.load, err = rig.StartCalls(ctx, address, conns, call, end); err != nil {
+	if err := s.request(ctx, s.port); err != nil {
 		return err
 	}
 	for _, w := range []struct{ consul, nacos int }{{100, 0}, {90, 10}, {50, 50}} {
@@ -55,22 +58,30 @@ func (s *registriesStage) weighed(ctx context.Context, consul, nacos int) error 
 		toACK = tenths(c.toACK)
 	}
 	s.seen = c.version
-	measured, sent, err := s.split(ctx, s.load, s.weights(consul, nacos))
+	measured, err := s.measure(ctx, s.loads[0], consul, nacos)
 	if err != nil {
 		return err
 	}
-	s.answered += sent
 	s.line(fmt.Sprintf("%d/%d", consul, nacos), c.version.String(), toACK, measured, c.cause)
 	return nil
 }
 
+// measure checks that a load follows the weights, and returns the measured split.
+func (s *registriesStage) measure(ctx context.Context, l *rig.Load, consul, nacos int) (string, error) {
+	measured, sent, err := s.split(ctx, l, [2]weight{{s.old.registry, consul}, {s.new.registry, nacos}})
+	s.answered += sent
+	return measured, err
+}
+
 // noneFailed demands that every request so far was answered, and prints how many.
 func (s *registriesStage) noneFailed() error {
-	t := s.load.Reset()
-	if t.Sent > 0 && t.Err() != nil {
-		return t.Err()
+	for _, l := range s.loads {
+		t := l.Reset()
+		if t.Sent > 0 && t.Err() != nil {
+			return t.Err()
+		}
+		s.answered += t.Sent
 	}
-	s.answered += t.Sent
 	s.holds("%d requests so far, none failed", s.answered)
 	return nil
 }
@@ -151,15 +162,20 @@ func (s *registriesStage) without(ctx context.Context, h half, b *rig.Backend, c
 	return nil
 }
 
-// flows waits until the load has sent more requests.
+// flows waits until n more requests were sent through each Envoy.
 func (s *registriesStage) flows(ctx context.Context, n int) error {
-	before := s.load.Sent()
-	return program.Until(ctx, fmt.Sprintf("%d more requests", n), func(context.Context) error {
-		if got := s.load.Sent() - before; got < n {
-			return fmt.Errorf("%d were sent", got)
+	for _, l := range s.loads {
+		before := l.Sent()
+		if err := program.Until(ctx, fmt.Sprintf("%d more requests", n), func(context.Context) error {
+			if got := l.Sent() - before; got < n {
+				return fmt.Errorf("%d were sent", got)
+			}
+			return nil
+		}); err != nil {
+			return err
 		}
-		return nil
-	})
+	}
+	return nil
 }
 
 // known waits until Envoy sends requests to an instance, or no longer does.
@@ -229,11 +245,10 @@ func (s *registriesStage) kept(ctx context.Context, h half, instances []*rig.Bac
 	for i, b := range instances {
 		served[i] = b.Served()
 	}
-	measured, sent, err := s.split(ctx, s.load, s.weights(50, 50))
+	measured, err := s.measure(ctx, s.loads[0], 50, 50)
 	if err != nil {
 		return err
 	}
-	s.answered += sent
 	for i, b := range instances {
 		if b.Served() == served[i] {
 			return fmt.Errorf("127.0.0.1:%d of %s got no request", b.Port, h.registry)
@@ -267,7 +282,10 @@ func (s *registriesStage) finish(ctx context.Context) error {
 
 // yours prints the commands that a user at the terminal can try.
 func (s *registriesStage) yours(ctx context.Context) error {
-	s.load.Stop()
+	for _, l := range s.loads {
+		l.Stop()
+	}
+	s.loads = nil
 	if err := s.consul.Start(ctx); err != nil {
 		return err
 	}
