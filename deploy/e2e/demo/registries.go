@@ -45,7 +45,7 @@ type registriesStage struct {
 	nacos    *nacostest.Server
 	old, new half // before and after the migration
 	config   *rig.ConfigDir
-	port     int // where Envoy accepts requests
+	port     int         // where Envoy accepts requests
 	loads    []*rig.Load // through each Envoy, to the end
 	answered int         // requests of all loads
 	seen     rig.Version
