@@ -9,6 +9,7 @@ package kind
 import (
 	"cmp"
 	"slices"
+	"strings"
 
 	"google.golang.org/protobuf/proto"
 
@@ -82,6 +83,13 @@ const (
 // All returns the table, sorted by name.
 func All() []*Kind {
 	return slices.SortedFunc(slices.Values(table), func(a, b *Kind) int { return cmp.Compare(a.Name, b.Name) })
+}
+
+// Istio returns the kinds that MCP-over-xDS carries: Istio's, with a namespace.
+func Istio() []*Kind {
+	return slices.DeleteFunc(All(), func(k *Kind) bool {
+		return !strings.HasSuffix(k.Group, ".istio.io") || !k.Namespaced || k.Form != Spec
+	})
 }
 
 // ByName finds a kind by its name.
