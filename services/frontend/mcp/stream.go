@@ -17,10 +17,10 @@ const maxTypes = 128
 
 // Request is a request of a sink.
 type Request struct {
-	Type, Version, Nonce string
-	Named                bool // it names resources
-	Rejected             bool
-	Error                string // why
+	Type, Nonce string
+	Named       bool // it names resources
+	Rejected    bool
+	Error       string // why
 }
 
 // Response is a set for a sink.

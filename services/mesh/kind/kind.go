@@ -147,6 +147,7 @@ func (k *Kind) Validate(namespace string, m proto.Message) []problem.Diagnostic 
 	}
 	if policy, is := m.(*configv1.MeshPolicy); is {
 		problems = append(problems, validate.SourceRuleKinds(policy, isKnown)...)
+		problems = append(problems, validate.MCPKinds(policy, isIstio)...)
 	}
 	return problems
 }
@@ -154,6 +155,11 @@ func (k *Kind) Validate(namespace string, m proto.Message) []problem.Diagnostic 
 // isKnown reports whether a glob matches the name of a kind.
 func isKnown(glob string) bool {
 	return slices.ContainsFunc(table, func(k *Kind) bool { return permit.Match(glob, k.Name) })
+}
+
+// isIstio is isKnown for the kinds that MCP-over-xDS carries.
+func isIstio(glob string) bool {
+	return slices.ContainsFunc(Istio(), func(k *Kind) bool { return permit.Match(glob, k.Name) })
 }
 
 // EndpointsOnly reports whether the change from old to new changes nothing but
