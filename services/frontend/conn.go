@@ -89,11 +89,16 @@ func (s *Server) serve(gs grpc.ServerStream, m mode) error {
 		return s.refuse(c.address, err)
 	}
 	go c.run()
+	return c.untilEnd()
+}
+
+// untilEnd returns why the stream ends, when it does.
+func (c *conn) untilEnd() error {
 	select {
 	case err := <-c.ended:
 		return err
-	case <-gs.Context().Done():
-		return status.FromContextError(gs.Context().Err()).Err()
+	case <-c.grpc.Context().Done():
+		return status.FromContextError(c.grpc.Context().Err()).Err()
 	}
 }
 
@@ -170,16 +175,13 @@ func (c *conn) enter(r *request) (err error) {
 	if !ok {
 		return err
 	}
-	if c.proxy, c.about, err = readNode(r.node, c.server.metadata, c.share.address); errors.As(err, new(*limitError)) {
+	if err := c.identify(r); err != nil {
+		return err
+	}
+	if err := c.notForSinks(); err != nil {
 		return c.server.refuse(c.address, err)
-	} else if err != nil {
-		return c.server.refuseRequest(c.address, "node", codes.InvalidArgument, err)
 	}
 	c.proxy.Delta = c.mode.delta
-	if err := c.id.check(c.proxy); err != nil {
-		c.server.identityMismatch(c.proxy.ID, c.address, err)
-		return status.Error(codes.PermissionDenied, err.Error())
-	}
 	if err := c.server.admit(c); err != nil {
 		return c.server.refuse(c.address, err)
 	}
@@ -200,6 +202,20 @@ func (c *conn) enter(r *request) (err error) {
 	c.server.register(c) // before the state is read (I6)
 	c.server.comings.Info("proxy connected", "proxy", c.proxy.ID, "type", string(c.proxy.Type), "address", c.address,
 		"delta", c.mode.delta, "resumes", c.resumes)
+	return nil
+}
+
+// identify reads who the client is, and compares that with its certificate.
+func (c *conn) identify(r *request) (err error) {
+	if c.proxy, c.about, err = readNode(r.node, c.server.metadata, c.share.address); errors.As(err, new(*limitError)) {
+		return c.server.refuse(c.address, err)
+	} else if err != nil {
+		return c.server.refuseRequest(c.address, "node", codes.InvalidArgument, err)
+	}
+	if err := c.id.check(c.proxy); err != nil {
+		c.server.identityMismatch(c.proxy.ID, c.address, err)
+		return status.Error(codes.PermissionDenied, err.Error())
+	}
 	return nil
 }
 

@@ -173,7 +173,7 @@ func undecoded(t *testing.T, o watcher.Object) (field, reason string) {
 
 // typesOf returns all types of a kind that a source is asked for, the newest first.
 func typesOf(kind string) (types []string) {
-	for _, k := range mcpxds.Kinds() {
+	for _, k := range kind.Istio() {
 		if k.Name == kind {
 			for _, v := range k.Versions {
 				types = append(types, k.Group+"/"+v+"/"+k.Name)
@@ -186,7 +186,7 @@ func typesOf(kind string) (types []string) {
 // allTypes returns all types that a source is asked for, sorted.
 func allTypes() []string {
 	all := map[string]bool{}
-	for _, k := range mcpxds.Kinds() {
+	for _, k := range kind.Istio() {
 		for _, url := range typesOf(k.Name) {
 			all[url] = true
 		}
