@@ -244,7 +244,7 @@ demo-mesh: ## HTTPS, mutual TLS, tokens and policies between real Envoys, a new 
 
 .PHONY: demo-registries
 demo-registries: ## A service moves from Consul to Nacos while both lose their data; 2 minutes, once Consul, Nacos and istiod are built (25 minutes)
-	@$(MAKE) --no-print-directory -j2 tool-envoy tool-consul tool-rnacos bin-demo
+	@$(MAKE) --no-print-directory -j2 tool-envoy $(REGISTRIES) $(API_SERVER) bin-demo
 	@bin/demo registries
 
 .PHONY: bin-demo

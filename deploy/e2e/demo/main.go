@@ -28,7 +28,7 @@ import (
 )
 
 // patience bounds all steps together.
-const patience = 3 * time.Minute
+const patience = 5 * time.Minute
 
 // named are the demos besides the first one.
 var named = map[string]struct {

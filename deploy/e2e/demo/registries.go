@@ -41,14 +41,17 @@ type half struct {
 type registriesStage struct {
 	scene
 
-	consul   *consultest.Agent
-	nacos    *nacostest.Server
-	old, new half // before and after the migration
-	config   *rig.ConfigDir
-	port     int         // where Envoy accepts requests
-	loads    []*rig.Load // through each Envoy, to the end
-	answered int         // requests of all loads
-	seen     rig.Version
+	consul      *consultest.Agent
+	nacos       *nacostest.Server
+	old, new    half // before and after the migration
+	config      *rig.ConfigDir
+	port        int // where the first Envoy accepts requests
+	servicePort int // of the service, in both registries; there the second Envoy does
+	mcpPort     int // where istiod reads meshlog
+	fed         fed
+	loads       []*rig.Load // through each Envoy, to the end
+	answered    int         // requests of all loads
+	seen        rig.Version
 }
 
 func newRegistriesStage(s scene) play {
@@ -60,7 +63,7 @@ func newRegistriesStage(s scene) play {
 }
 
 func (s *registriesStage) steps() []step {
-	return []step{s.set, s.shift, s.deregister, s.critical, s.consulEmpty, s.nacosEmpty, s.finish}
+	return []step{s.set, s.shift, s.deregister, s.critical, s.consulEmpty, s.nacosEmpty, s.feed, s.finish}
 }
 
 // set starts everything.
@@ -129,15 +132,19 @@ func (s *registriesStage) configure() (flags []string, err error) {
 	if s.config, err = rig.NewConfigDir(s.dir); err != nil {
 		return nil, err
 	}
-	if s.port, err = testport.TCP(); err != nil {
-		return nil, err
+	for _, port := range []*int{&s.port, &s.servicePort, &s.mcpPort} {
+		if *port, err = testport.TCP(); err != nil {
+			return nil, err
+		}
 	}
-	gateway, err := ours("registries", "gateway.yaml")
-	if err != nil {
-		return nil, err
-	}
-	if _, err := s.config.Save("gateway.yaml", shop.Ports(gateway, 10000, s.port)); err != nil {
-		return nil, err
+	for _, name := range []string{"gateway.yaml", "policy.yaml"} {
+		text, err := ours("registries", name)
+		if err != nil {
+			return nil, err
+		}
+		if _, err := s.config.Save(name, shop.Ports(text, 10000, s.port)); err != nil {
+			return nil, err
+		}
 	}
 	if _, err := s.weigh(100, 0); err != nil {
 		return nil, err
@@ -147,8 +154,9 @@ func (s *registriesStage) configure() (flags []string, err error) {
 		return nil, err
 	}
 	path := filepath.Join(s.dir, "sources.yaml")
-	text := strings.NewReplacer("127.0.0.1:8500", s.consul.Addr, "127.0.0.1:8848", s.nacos.Addr).Replace(sources)
-	return []string{"--config", s.config.Path, "--sources", path}, os.WriteFile(path, []byte(text), 0o600)
+	text := strings.NewReplacer("127.0.0.1:8500", s.consul.Addr, "127.0.0.1:8848", s.nacos.Addr, "*=80", fmt.Sprint("*=", s.servicePort)).Replace(sources)
+	flags = []string{"--config", s.config.Path, "--sources", path, "--mcp-listen", fmt.Sprint("127.0.0.1:", s.mcpPort)}
+	return flags, os.WriteFile(path, []byte(text), 0o600)
 }
 
 // weigh saves the routes with new weights.
@@ -199,6 +207,7 @@ func (s *registriesStage) end() {
 	for _, l := range s.loads {
 		l.Stop()
 	}
+	s.fed.end()
 	if s.envoy != nil {
 		s.envoy.Kill()
 	}

@@ -181,7 +181,7 @@ func (s *registriesStage) flows(ctx context.Context, n int) error {
 // known waits until Envoy sends requests to an instance, or no longer does.
 func (s *registriesStage) known(ctx context.Context, h half, b *rig.Backend, want bool) error {
 	return s.envoy.UntilAlive(ctx, fmt.Sprintf("envoy-1 to send requests to 127.0.0.1:%d: %t", b.Port, want), func(ctx context.Context) error {
-		hosts, err := s.envoy.Hosts(ctx, "outbound|80||"+h.host)
+		hosts, err := s.envoy.Hosts(ctx, fmt.Sprintf("outbound|%d||%s", s.servicePort, h.host))
 		if err == nil && hosts[b.Addr] != want {
 			err = fmt.Errorf("it has %v", hosts)
 		}
@@ -267,6 +267,9 @@ func (s *registriesStage) finish(ctx context.Context) error {
 	}
 	s.columns("weights", "save to ACK")
 	if err := s.weighed(ctx, 0, 100); err != nil {
+		return err
+	}
+	if err := s.follows(ctx); err != nil {
 		return err
 	}
 	s.consul.Kill()
