@@ -160,21 +160,23 @@ func (s *Settings) Verify() error {
 	if s.TLS.Cert == "" {
 		return sealed
 	}
-	errs := []error{sealed}
-	files := map[string]certificates.Files{"tls-cert": s.TLS}
+	var sinks error
 	if s.MCPClientCA != "" {
-		files["mcp-client-ca"] = s.sinkFiles()
+		sinks = verifyFiles("mcp-client-ca", s.sinkFiles())
 	}
-	for flag, of := range files {
-		certs, err := certificates.Load(of)
-		if err == nil {
-			err = certs.Trouble()
-		}
-		if err != nil {
-			errs = append(errs, process.Invalid(flag, "%w", err))
-		}
+	return errors.Join(verifyFiles("tls-cert", s.TLS), sinks, sealed)
+}
+
+// verifyFiles returns an error if the files of a port cannot be used.
+func verifyFiles(flag string, files certificates.Files) error {
+	certs, err := certificates.Load(files)
+	if err == nil {
+		err = certs.Trouble()
 	}
-	return errors.Join(errs...)
+	if err != nil {
+		return process.Invalid(flag, "%w", err)
+	}
+	return nil
 }
 
 // sinkFiles returns the files of the port for MCP-over-xDS, which has the certificate of the xDS
