@@ -15,23 +15,25 @@ import (
 	"meshlog.dev/deploy/testkit/program"
 )
 
-// registry is a service registry with a profile of its own.
+// registry is a source of services with a profile of its own.
 type registry struct {
 	profile string // also the service of the registry
-	host    string // of the service that the test registers
-	// register puts an instance at port 8080 of an address into it.
+	watcher string // the service that reads it
+	host    string // of the service that the test calls
+	// register puts an instance at port 8080 of an address into it, unless it is there.
 	register func(ctx context.Context, t *trial, container, address string) error
 }
 
 var registries = []registry{
-	{"consul", "trial.service.consul", func(ctx context.Context, _ *trial, container, address string) error {
+	{"consul", "watcher-consul", "trial.service.consul", func(ctx context.Context, _ *trial, container, address string) error {
 		_, err := command(ctx, nil, "docker", "exec", container, "consul", "services", "register", "-name=trial", "-address="+address, "-port=8080")
 		return err
 	}},
-	{"nacos", "trial.DEFAULT-GROUP.public.nacos", func(ctx context.Context, t *trial, _, address string) error {
+	{"nacos", "watcher-nacos", "trial.DEFAULT-GROUP.public.nacos", func(ctx context.Context, t *trial, _, address string) error {
 		s := nacostest.Server{Addr: t.addr("nacos")}
 		return s.Call(ctx, http.MethodPost, "/nacos/v1/ns/instance", url.Values{"serviceName": {"trial"}, "ip": {address}, "port": {"8080"}, "ephemeral": {"false"}}, nil)
 	}},
+	{"mcp", "watcher-xds", "shop.other", func(context.Context, *trial, string, string) error { return nil }},
 }
 
 // toRegistry routes requests for a host to the service of that name.
@@ -44,12 +46,11 @@ spec:
   http: [{route: [{destination: {host: %[2]s}}]}]
 `
 
-// register starts the profile of a registry, and registers the first version of the shop
-// there: it answers through both Envoys, also when the registry is dead. At the end the
-// profile is removed.
+// register starts the profile of a registry, which has or gets the first version of the shop:
+// it answers through both Envoys, also when the registry is dead. At the end the profile is
+// removed.
 func (t *trial) register(ctx context.Context, r registry) (string, error) {
-	watcher := "watcher-" + r.profile
-	if _, err := t.compose(ctx, "--profile", r.profile, "up", "--detach", "--wait", "--wait-timeout", "120", "--no-recreate", r.profile, watcher); err != nil {
+	if _, err := t.compose(ctx, "--profile", r.profile, "up", "--detach", "--wait", "--wait-timeout", "120", "--no-recreate", r.profile, r.watcher); err != nil {
 		return "", err
 	}
 	ids, err := t.containers(ctx, r.profile)
@@ -84,11 +85,11 @@ func (t *trial) register(ctx context.Context, r registry) (string, error) {
 			return "", fmt.Errorf("%s, with %s dead: %w", envoy, r.profile, err)
 		}
 	}
-	if _, err := t.compose(ctx, "--profile", r.profile, "rm", "--stop", "--force", r.profile, watcher); err != nil {
+	if _, err := t.compose(ctx, "--profile", r.profile, "rm", "--stop", "--force", r.profile, r.watcher); err != nil {
 		return "", err
 	}
 	figure, err := t.noneFailed()
-	return fmt.Sprintf("%s answers %s after its registration, and with %s dead; %s", r.host, took, r.profile, figure), errors.Join(err, os.Remove(file))
+	return fmt.Sprintf("%s answers after %s, and with %s dead; %s", r.host, took, r.profile, figure), errors.Join(err, os.Remove(file))
 }
 
 // registered registers an instance, and waits until it answers through both Envoys.
