@@ -188,11 +188,7 @@ func (c *sink) run() {
 // called.
 func (c *sink) enter(r *request) (err error) {
 	defer c.server.recoverPanic(func(failed error) { err = failed })
-	ok, err := c.first(r)
-	if !ok {
-		return err
-	}
-	if err := c.identify(r); err != nil {
+	if ok, err := c.identify(r); !ok {
 		return err
 	}
 	if c.proxy.Text(generator) != apiGenerator {
