@@ -171,11 +171,7 @@ func (c *conn) drop(r *request) {
 // stream may begin. After an error, leave must not be called.
 func (c *conn) enter(r *request) (err error) {
 	defer c.server.recoverPanic(func(failed error) { err = failed })
-	ok, err := c.first(r)
-	if !ok {
-		return err
-	}
-	if err := c.identify(r); err != nil {
+	if ok, err := c.identify(r); !ok {
 		return err
 	}
 	if err := c.notForSinks(); err != nil {
@@ -205,18 +201,22 @@ func (c *conn) enter(r *request) (err error) {
 	return nil
 }
 
-// identify reads who the client is, and compares that with its certificate.
-func (c *conn) identify(r *request) (err error) {
+// identify receives the first request, reads who the client is, and compares that with its
+// certificate. If it returns false, the stream ends with err.
+func (c *conn) identify(r *request) (ok bool, err error) {
+	if ok, err = c.first(r); !ok {
+		return false, err
+	}
 	if c.proxy, c.about, err = readNode(r.node, c.server.metadata, c.share.address); errors.As(err, new(*limitError)) {
-		return c.server.refuse(c.address, err)
+		return false, c.server.refuse(c.address, err)
 	} else if err != nil {
-		return c.server.refuseRequest(c.address, "node", codes.InvalidArgument, err)
+		return false, c.server.refuseRequest(c.address, "node", codes.InvalidArgument, err)
 	}
 	if err := c.id.check(c.proxy); err != nil {
 		c.server.identityMismatch(c.proxy.ID, c.address, err)
-		return status.Error(codes.PermissionDenied, err.Error())
+		return false, status.Error(codes.PermissionDenied, err.Error())
 	}
-	return nil
+	return true, nil
 }
 
 // first receives the first request, and ends a stream on which none comes.

@@ -140,7 +140,7 @@ func (s *Server) proxiesOnly(d *grpc.ServiceDesc) *grpc.ServiceDesc {
 			case m.StreamName == adsMethod:
 				return s.serveSink(gs)
 			}
-			return status.Error(codes.Unimplemented, "this port serves MCP-over-xDS only: aggregated streams in state of the world (MCP-6)")
+			return status.Error(codes.Unimplemented, "this port serves MCP-over-xDS only: aggregated streams in state of the world")
 		}
 	}
 	return d
@@ -188,11 +188,7 @@ func (c *sink) run() {
 // called.
 func (c *sink) enter(r *request) (err error) {
 	defer c.server.recoverPanic(func(failed error) { err = failed })
-	ok, err := c.first(r)
-	if !ok {
-		return err
-	}
-	if err := c.identify(r); err != nil {
+	if ok, err := c.identify(r); !ok {
 		return err
 	}
 	if c.proxy.Text(generator) != apiGenerator {
@@ -245,12 +241,17 @@ func (c *sink) take(r *request) (err error) {
 	return err
 }
 
-func (c *sink) request(r *request) error {
+// answer tells the state about a request.
+func (c *sink) answer(r *request) (*mcp.Answer, error) {
 	c.mu.Lock()
-	answer, err := c.state.Request(time.Now(), mcp.Request{
+	defer c.mu.Unlock()
+	return c.state.Request(time.Now(), mcp.Request{
 		Type: r.TypeURL, Nonce: r.Nonce, Named: r.Names.Len() > 0, Rejected: r.Rejected, Error: r.Error,
 	})
-	c.mu.Unlock()
+}
+
+func (c *sink) request(r *request) error {
+	answer, err := c.answer(r)
 	switch {
 	case err != nil:
 		return c.server.refuseRequest(c.address, "sink", status.Code(err), err)
@@ -264,6 +265,13 @@ func (c *sink) request(r *request) error {
 	return nil
 }
 
+// next returns the next response, nil if none is due, or why the stream ends.
+func (c *sink) next() (*mcp.Response, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.state.Next(time.Now())
+}
+
 // send sends what is due until the stream ends.
 func (c *sink) send() {
 	defer c.server.recoverPanic(c.end)
@@ -274,9 +282,7 @@ func (c *sink) send() {
 			return
 		}
 		for {
-			c.mu.Lock()
-			r, err := c.state.Next(time.Now())
-			c.mu.Unlock()
+			r, err := c.next()
 			if err == nil && r != nil {
 				err = c.sendOut(r)
 			}

@@ -30,21 +30,21 @@ spec: {mcp: {sinks: [{nodeNamespace: istio-system}]}}
 
 // source is a mesh that serves MCP-over-xDS.
 type source struct {
-	mesh   *rig.Mesh
-	config *rig.ConfigDir
-	port   int // of MCP-over-xDS
+	mesh  *rig.Mesh
+	files *rig.ConfigDir
+	port  int // of MCP-over-xDS
 }
 
 // startSource runs a mesh with the documents, and a file of sources; empty: none.
 func startSource(ctx context.Context, t *testing.T, dir, documents, file string) *source {
 	t.Helper()
-	config, err := rig.NewConfigDir(dir)
+	files, err := rig.NewConfigDir(dir)
 	must(t, err)
-	_, err = config.Save("mesh.yaml", documents)
+	_, err = files.Save("mesh.yaml", documents)
 	must(t, err)
 	port, err := testport.TCP()
 	must(t, err)
-	flags := []string{"--config", config.Path, "--mcp-listen", fmt.Sprintf("127.0.0.1:%d", port)}
+	flags := []string{"--config", files.Path, "--mcp-listen", fmt.Sprintf("127.0.0.1:%d", port)}
 	if file != "" {
 		flags = append(flags, "--sources", file)
 	}
@@ -56,7 +56,7 @@ func startSource(ctx context.Context, t *testing.T, dir, documents, file string)
 			t.Logf("last output of the source:\n%s", mesh.Servers()[0].Tail(20))
 		}
 	})
-	return &source{mesh, config, port}
+	return &source{mesh, files, port}
 }
 
 // inSync waits until the client of MCP-over-xDS has applied all that it reads.
@@ -141,29 +141,12 @@ func TestIstiodFedByMeshlog(t *testing.T) {
 	}
 }
 
-// shopOf is a mesh that routes a port to a backend.
-const shopOf = `apiVersion: networking.istio.io/v1
-kind: Gateway
-metadata: {name: edge, namespace: shop}
-spec:
-  selector: {app: edge}
-  servers:
-  - {port: {number: %d, name: http, protocol: HTTP}, hosts: ["*"]}
----
-apiVersion: networking.istio.io/v1
-kind: VirtualService
-metadata: {name: web, namespace: shop}
-spec:
-  hosts: ["*"]
-  gateways: [edge]
-  http:
-  - route: [{destination: {host: web.internal, port: {number: 80}}}]
----
-apiVersion: networking.istio.io/v1
+// entry defines the service that the router of config calls.
+const entry = `apiVersion: networking.istio.io/v1
 kind: ServiceEntry
 metadata: {name: web, namespace: shop}
 spec:
-  hosts: [web.internal]
+  hosts: [web.service.consul]
   location: MESH_INTERNAL
   ports: [{number: 80, name: http, protocol: HTTP}]
   resolution: STATIC
@@ -181,9 +164,11 @@ func TestMeshReadsMesh(t *testing.T) {
 	second, err := rig.StartBackend("second")
 	must(t, err)
 	t.Cleanup(second.Stop)
-	entry, err := testport.TCP()
+	port, err := testport.TCP()
 	must(t, err)
-	documents := func(backend int) string { return sinks + "---\n" + fmt.Sprintf(shopOf, entry, backend) }
+	documents := func(backend int) string {
+		return sinks + "---\n" + fmt.Sprintf(config, port, 80) + "---\n" + fmt.Sprintf(entry, backend)
+	}
 	dir := t.TempDir()
 	from := startSource(ctx, t, t.TempDir(), documents(first.Port), "")
 	file, err := rig.SourcesFile(dir, fmt.Sprintf("{type: xds, mcp-source: \"xds://127.0.0.1:%d\"}", from.port))
@@ -191,13 +176,13 @@ func TestMeshReadsMesh(t *testing.T) {
 	reader, err := rig.UpWith(ctx, dir, nil, "--sources", file)
 	must(t, err)
 	t.Cleanup(reader.End)
-	envoy, err := reader.Join(ctx, rig.EnvoyConfig{Node: "edge", Overlay: "node: {id: router~127.0.0.1~edge.shop~shop.svc.cluster.local, cluster: edge, metadata: {NAMESPACE: shop, LABELS: {app: edge}}}"}, entry)
+	envoy, err := reader.Join(ctx, rig.EnvoyConfig{Node: "edge", Overlay: "node: {id: router~127.0.0.1~edge.shop~shop.svc.cluster.local, cluster: edge, metadata: {NAMESPACE: shop, LABELS: {app: edge}}}"}, port)
 	must(t, err)
 	t.Cleanup(envoy.Kill)
 	answers := func(want string) {
 		t.Helper()
 		must(t, envoy.UntilAlive(ctx, "an answer of "+want, func(ctx context.Context) error {
-			body, err := ask(ctx, entry, "web.internal")
+			body, err := ask(ctx, port, "web.service.consul")
 			if err == nil && body != want {
 				err = fmt.Errorf("%s answers", body)
 			}
@@ -205,7 +190,7 @@ func TestMeshReadsMesh(t *testing.T) {
 		}))
 	}
 	answers("first")
-	_, err = from.config.Save("mesh.yaml", documents(second.Port))
+	_, err = from.files.Save("mesh.yaml", documents(second.Port))
 	must(t, err)
 	answers("second")
 	from.inSync(ctx, t)

@@ -82,10 +82,16 @@ func NewStream(c *Catalog, namespace, revision, prefix string) *Stream {
 // Refusal returns why the client gets nothing; nil: it gets what an entry of the MeshPolicy
 // says (MCP-16).
 func (s *Stream) Refusal() error {
-	if s.catalog.Sink(s.namespace, s.revision) != nil {
-		return nil
+	_, err := s.sink()
+	return err
+}
+
+// sink returns what the client is sent, or why it is refused.
+func (s *Stream) sink() (*configv1.McpSink, error) {
+	if sink := s.catalog.Sink(s.namespace, s.revision); sink != nil {
+		return sink, nil
 	}
-	return status.Errorf(codes.PermissionDenied,
+	return nil, status.Errorf(codes.PermissionDenied,
 		"no entry of mcp.sinks in MeshPolicy default is for a client of namespace %q and revision %q: add one, such as {nodeNamespace: %[1]s}", s.namespace, s.revision)
 }
 
@@ -123,17 +129,18 @@ func (s *Stream) Request(now time.Time, r Request) (*Answer, error) {
 
 // Next returns the next response, nil if none is due, or why the stream ends.
 func (s *Stream) Next(now time.Time) (*Response, error) {
-	if err := s.Refusal(); err != nil {
+	sink, err := s.sink()
+	if err != nil {
 		return nil, err
 	}
-	sink, version := s.catalog.Sink(s.namespace, s.revision), s.catalog.Version()
+	version := s.catalog.Version()
 	for _, url := range s.order {
 		t := s.types[url]
 		if t.waits != "" || t.sent.set != nil && !s.moved(t, sink) {
 			continue
 		}
 		set := empty
-		if t.kind != nil && sink != nil {
+		if t.kind != nil {
 			set, t.moved = s.catalog.set(t.kind, sink)
 		}
 		t.sink = sink
