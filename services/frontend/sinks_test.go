@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/tls"
 	"net"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -276,7 +275,7 @@ func TestSinkCertificates(t *testing.T) {
 	cert, key := ca.Server("mcp.example", time.Now().Add(time.Hour)).Write(t, dir, "server")
 	certs, err := certificates.Load(certificates.Files{Cert: cert, Key: key, ClientCA: certtest.WriteFile(t, dir, "ca.pem", ca.PEM())})
 	if err != nil {
-		t.Fatal(err, filepath.Dir(cert))
+		t.Fatal(err)
 	}
 	l, sinks := withSinks(t)
 	start(t, "f1", m, sinks, func(c *frontend.Config) { c.SinkTLS = certs.Config() })

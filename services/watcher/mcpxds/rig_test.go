@@ -14,6 +14,7 @@ import (
 	"meshlog.dev/deploy/testkit/mcptest"
 	"meshlog.dev/proto/ident"
 	registryv1 "meshlog.dev/proto/meshlog/registry/v1"
+	"meshlog.dev/services/mesh/kind"
 	"meshlog.dev/services/mesh/problem"
 	"meshlog.dev/services/watcher"
 	"meshlog.dev/services/watcher/mcpxds"

@@ -16,6 +16,7 @@ import (
 
 	"meshlog.dev/deploy/testkit/mcptest"
 	"meshlog.dev/proto/ident"
+	"meshlog.dev/services/mesh/kind"
 	"meshlog.dev/services/mesh/permit"
 	"meshlog.dev/services/watcher/mcpxds"
 )
