@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"meshlog.dev/proto/ident"
 	configv1 "meshlog.dev/proto/meshlog/config/v1"
@@ -55,10 +56,18 @@ type object struct{ kind, namespace, name string }
 
 // made is an entry and what it was made of, by which a change is noticed.
 type made struct {
-	of, beside any // compared by identity
-	hosts      []string
-	name       string
-	entry      *entry // nil: there is nothing to send
+	of        any // a pointer
+	created   time.Time
+	endpoints index.Endpoints // compared by identity
+	hosts     []string
+	name      string
+	entry     *entry // nil: there is nothing to send
+}
+
+// same reports whether the entries of both are equal.
+func (m *made) same(o *made) bool {
+	return m.of == o.of && m.created.Equal(o.created) && m.name == o.name && slices.Equal(m.hosts, o.hosts) &&
+		reflect.ValueOf(m.endpoints).Pointer() == reflect.ValueOf(o.endpoints).Pointer()
 }
 
 // Set is what a sink gets of a kind. It is immutable.
@@ -188,8 +197,7 @@ func (s *state) collect(k *kind.Kind, before *collection) *collection {
 		before = &collection{}
 	}
 	put := func(id object, m made, encode func() *entry) {
-		was, known := before.known[id]
-		if known && was.of == m.of && was.beside == m.beside && was.name == m.name && slices.Equal(was.hosts, m.hosts) {
+		if was, known := before.known[id]; known && was.same(&m) {
 			m.entry = was.entry
 		} else {
 			m.entry = encode()
@@ -204,7 +212,7 @@ func (s *state) collect(k *kind.Kind, before *collection) *collection {
 			continue
 		}
 		hosts := ownHosts(o, s.index)
-		put(object{k.Name, o.Key.Namespace, o.Key.Name}, made{of: o.Message, beside: o.Created.UnixNano(), hosts: hosts}, func() *entry { return entryOf(o, k, hosts) })
+		put(object{k.Name, o.Key.Namespace, o.Key.Name}, made{of: o.Message, created: o.Created, hosts: hosts}, func() *entry { return entryOf(o, k, hosts) })
 	}
 	switch k.Name {
 	case policyKind:
@@ -214,7 +222,7 @@ func (s *state) collect(k *kind.Kind, before *collection) *collection {
 			}
 			for o := range s.world.Objects(other.Name) {
 				if isClosed(o) {
-					put(object{other.Name, o.Key.Namespace, o.Key.Name}, made{of: o.Message}, func() *entry { return entryOf(o, other, nil) })
+					put(object{other.Name, o.Key.Namespace, o.Key.Name}, made{of: o.Message, created: o.Created}, func() *entry { return entryOf(o, other, nil) })
 				}
 			}
 		}
@@ -237,7 +245,7 @@ func (s *state) services(put func(object, made, func() *entry)) {
 		for s.world.Winner(ident.Key{Kind: serviceEntryKind, Namespace: service.Namespace, Name: name}) != nil {
 			name += ".service" // an object has that name
 		}
-		put(object{world.ServiceKind, service.Namespace, service.Hostname}, made{of: service, beside: reflect.ValueOf(endpoints).Pointer(), name: name},
+		put(object{world.ServiceKind, service.Namespace, service.Hostname}, made{of: service, endpoints: endpoints, name: name},
 			func() *entry { return serviceOf(service, endpoints, name) })
 	}
 }
