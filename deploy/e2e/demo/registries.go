@@ -87,7 +87,7 @@ func (s *registriesStage) set(ctx context.Context) (err error) {
 	s.where("rnacos", fmt.Sprintf("a real Nacos server; shop has %d other instances in it", instancesEach), fmt.Sprintf("pid %d, http://%s", s.nacos.PID(), s.nacos.Addr))
 	s.where("meshlog up", "watches both: --sources sources.yaml", fmt.Sprintf("pid %d, xDS 127.0.0.1:%d, admin http://127.0.0.1:%d", up.PID(), up.XDS, up.Admin))
 	s.where("envoy-1", "a real Envoy, configured by it", fmt.Sprintf("pid %d, http://127.0.0.1:%d/, admin http://%s", s.envoy.PID(), s.port, s.envoy.Admin()))
-	s.where("config", "the watched directory, a copy of deploy/e2e/demo/registries", s.config.Path)
+	s.where("config", "the watched directory, from deploy/e2e/demo/registries", s.config.Path)
 	s.where("data", "the log, the versions, the frontend's replica", s.mesh.Data)
 	s.note("")
 	s.note("Clients call %s. In Nacos the service has another name, %s.", consulHost, nacosHost)

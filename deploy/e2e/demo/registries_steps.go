@@ -211,7 +211,7 @@ func (s *registriesStage) consulEmpty(ctx context.Context) error {
 	if err := s.registerOld(ctx); err != nil {
 		return err
 	}
-	s.holds("the instances have registered again, as Consul's agents have them do")
+	s.holds("the instances have registered again; a registry that is still empty 30 s later is believed")
 	return s.noneFailed()
 }
 
@@ -222,7 +222,7 @@ func (s *registriesStage) nacosEmpty(ctx context.Context) error {
 	if err := errors.Join(s.nacos.Wipe(), s.nacos.Start(ctx)); err != nil {
 		return err
 	}
-	s.holds("rnacos runs again (pid %d), with an empty data directory", s.nacos.PID())
+	s.holds("rnacos runs again (pid %d), with an empty data directory; what is missing is held for a minute", s.nacos.PID())
 	if err := s.await(ctx, "instances are held", "sources"); err != nil {
 		return err
 	}

@@ -158,6 +158,9 @@ func TestConsulDies(t *testing.T) {
 		}
 		return err
 	}))
+	if text, err := w.mesh.Show(ctx, "sources"); err != nil || strings.Contains(text, "read in turn are late") {
+		t.Errorf("sources advise more polls while Consul is away: %v\n%s", err, text)
+	}
 	if took := time.Since(killed); took > 22*time.Second {
 		t.Errorf("the source was down after %s, want 20 s", took)
 	}
