@@ -32,9 +32,6 @@ func (s *registriesStage) feed(ctx context.Context) (err error) {
 	if s.fed.kube, err = kubetest.StartIn(ctx, dir); err != nil {
 		return err
 	}
-	if err := s.fed.kube.InstallIstioCRDs(ctx); err != nil {
-		return err
-	}
 	access, err := kubetest.Kubeconfig(s.fed.kube.Config())
 	if err != nil {
 		return err
@@ -51,7 +48,7 @@ func (s *registriesStage) feed(ctx context.Context) (err error) {
 		return err
 	}
 	s.where("istiod", "a real istiod", fmt.Sprintf("pid %d, xDS 127.0.0.1:%d", s.fed.istiod.PID(), s.fed.istiod.XDS))
-	s.where("apiserver", "a Kubernetes that it cannot do without; it has no service of ours", fmt.Sprintf("pid %d", s.fed.kube.API.PID()))
+	s.where("apiserver", "an empty Kubernetes, which it cannot do without", fmt.Sprintf("pid %d", s.fed.kube.API.PID()))
 	s.where("envoy-2", "a real Envoy, configured by istiod", fmt.Sprintf("pid %d, http://127.0.0.1:%d/, admin http://%s", s.fed.envoy.PID(), s.servicePort, s.fed.envoy.Admin()))
 	s.note("")
 	s.note("Its MeshConfig says %s", source)
@@ -67,7 +64,10 @@ func (s *registriesStage) feed(ctx context.Context) (err error) {
 		return err
 	}
 	s.holds("envoy-2 follows the weights 50/50 of routes.yaml: %s requests", measured)
-	return s.unrejected(ctx, s.fed.envoy)
+	if err := s.unrejected(ctx, s.fed.envoy); err != nil {
+		return err
+	}
+	return s.await(ctx, "SYNCED", "proxy-status")
 }
 
 // follows waits until the second Envoy sends all requests to Nacos, as the first one does.
