@@ -67,7 +67,7 @@ func (s *registriesStage) feed(ctx context.Context) (err error) {
 	if err := s.unrejected(ctx, s.fed.envoy); err != nil {
 		return err
 	}
-	return s.await(ctx, "SYNCED", "proxy-status")
+	return s.await(ctx, "istiod.istio-system", "proxy-status")
 }
 
 // follows waits until the second Envoy sends all requests to Nacos, as the first one does.
