@@ -43,7 +43,8 @@ type registriesStage struct {
 
 	consul      *consultest.Agent
 	nacos       *nacostest.Server
-	old, new    half // before and after the migration
+	before      half // the service before the migration
+	after       half // and after it
 	config      *rig.ConfigDir
 	port        int // where the first Envoy accepts requests
 	servicePort int // of the service, in both registries; there the second Envoy does
@@ -56,9 +57,9 @@ type registriesStage struct {
 
 func newRegistriesStage(s scene) play {
 	return &registriesStage{
-		scene: s,
-		old:   half{registry: "consul", host: consulHost, slice: "EndpointSlice consul/shop#"},
-		new:   half{registry: "nacos", host: nacosHost, slice: "EndpointSlice public/shop#"},
+		scene:  s,
+		before: half{registry: "consul", host: consulHost, slice: "EndpointSlice consul/shop#"},
+		after:  half{registry: "nacos", host: nacosHost, slice: "EndpointSlice public/shop#"},
 	}
 }
 
@@ -91,7 +92,7 @@ func (s *registriesStage) set(ctx context.Context) (err error) {
 	s.where("data", "the log, the versions, the frontend's replica", s.mesh.Data)
 	s.note("")
 	s.note("Clients call %s. In Nacos the service has another name, %s.", consulHost, nacosHost)
-	for _, h := range []half{s.old, s.new} {
+	for _, h := range []half{s.before, s.after} {
 		for _, b := range h.backends {
 			if err := s.known(ctx, h, b, true); err != nil {
 				return err
@@ -115,7 +116,7 @@ func (s *registriesStage) registries(ctx context.Context) (err error) {
 	if s.nacos, err = nacostest.StartIn(ctx, filepath.Join(s.dir, "nacos"), nacostest.Options{}); err != nil {
 		return err
 	}
-	for _, h := range []*half{&s.old, &s.new} {
+	for _, h := range []*half{&s.before, &s.after} {
 		for range instancesEach {
 			b, err := rig.StartBackend(h.registry)
 			if err != nil {
@@ -124,7 +125,7 @@ func (s *registriesStage) registries(ctx context.Context) (err error) {
 			h.backends = append(h.backends, b)
 		}
 	}
-	return errors.Join(s.registerOld(ctx), s.registerNew(ctx))
+	return errors.Join(s.registerInConsul(ctx), s.registerInNacos(ctx))
 }
 
 // configure writes the configuration, on free ports, and returns the flags of `meshlog up`.
@@ -171,9 +172,9 @@ func (s *registriesStage) weigh(consul, nacos int) (time.Time, error) {
 // consulID is the ID of an instance in Consul.
 func consulID(i int) string { return fmt.Sprint("shop-", i+1) }
 
-// registerOld registers the instances in Consul, as their own processes do.
-func (s *registriesStage) registerOld(ctx context.Context) error {
-	for i, b := range s.old.backends {
+// registerInConsul registers the instances in Consul, as their own processes do.
+func (s *registriesStage) registerInConsul(ctx context.Context) error {
+	for i, b := range s.before.backends {
 		err := s.consul.Put(ctx, "/v1/agent/service/register", map[string]any{
 			"ID": consulID(i), "Name": "shop", "Address": "127.0.0.1", "Port": b.Port,
 			"Check": map[string]string{"TTL": "1h", "Status": "passing"},
@@ -185,9 +186,9 @@ func (s *registriesStage) registerOld(ctx context.Context) error {
 	return nil
 }
 
-// registerNew registers the instances in Nacos.
-func (s *registriesStage) registerNew(ctx context.Context) error {
-	for _, b := range s.new.backends {
+// registerInNacos registers the instances in Nacos.
+func (s *registriesStage) registerInNacos(ctx context.Context) error {
+	for _, b := range s.after.backends {
 		if err := s.nacos.Call(ctx, http.MethodPost, nacosInstances, nacosInstance(b), nil); err != nil {
 			return err
 		}
@@ -220,7 +221,7 @@ func (s *registriesStage) end() {
 	if s.consul != nil {
 		s.consul.Kill()
 	}
-	for _, h := range []half{s.old, s.new} {
+	for _, h := range []half{s.before, s.after} {
 		for _, b := range h.backends {
 			b.Stop()
 		}

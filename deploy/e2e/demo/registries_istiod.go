@@ -73,7 +73,7 @@ func (s *registriesStage) feed(ctx context.Context) (err error) {
 // follows waits until the second Envoy sends all requests to Nacos, as the first one does.
 func (s *registriesStage) follows(ctx context.Context) error {
 	if err := s.second(ctx, "all answers from nacos", func(t rig.Tally) error {
-		if got := t.Share(s.new.registry); got < 100 {
+		if got := t.Share(s.after.registry); got < 100 {
 			return fmt.Errorf("nacos answers %.0f %%", got)
 		}
 		return nil

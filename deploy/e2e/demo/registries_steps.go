@@ -68,7 +68,7 @@ func (s *registriesStage) weighed(ctx context.Context, consul, nacos int) error 
 
 // measure checks that a load follows the weights, and returns the measured split.
 func (s *registriesStage) measure(ctx context.Context, l *rig.Load, consul, nacos int) (string, error) {
-	measured, sent, err := s.split(ctx, l, [2]weight{{s.old.registry, consul}, {s.new.registry, nacos}})
+	measured, sent, err := s.split(ctx, l, [2]weight{{s.before.registry, consul}, {s.after.registry, nacos}})
 	s.answered += sent
 	return measured, err
 }
@@ -89,10 +89,10 @@ func (s *registriesStage) noneFailed() error {
 // deregister takes an instance out of Nacos.
 func (s *registriesStage) deregister(ctx context.Context) error {
 	s.chapter("An instance in Nacos is deregistered")
-	b := s.new.backends[0]
+	b := s.after.backends[0]
 	parameters := nacosInstance(b)
 	s.command(fmt.Sprintf("curl -X DELETE 'http://%s%s?%s'", s.nacos.Addr, nacosInstances, parameters.Encode()))
-	if err := s.without(ctx, s.new, b, func() error {
+	if err := s.without(ctx, s.after, b, func() error {
 		return s.nacos.Call(ctx, http.MethodDelete, nacosInstances, parameters, nil)
 	}); err != nil {
 		return err
@@ -104,13 +104,13 @@ func (s *registriesStage) deregister(ctx context.Context) error {
 // critical makes an instance in Consul fail its check, and pass it again.
 func (s *registriesStage) critical(ctx context.Context) error {
 	s.chapter("The check of an instance in Consul becomes critical, and passes again")
-	b := s.old.backends[0]
+	b := s.before.backends[0]
 	check := func(state string) error {
 		path := "/v1/agent/check/" + state + "/service:" + consulID(0)
 		s.command("curl -X PUT " + s.consul.URL + path)
 		return s.consul.Put(ctx, path, nil, nil)
 	}
-	if err := s.without(ctx, s.old, b, func() error { return check("fail") }); err != nil {
+	if err := s.without(ctx, s.before, b, func() error { return check("fail") }); err != nil {
 		return err
 	}
 	served := b.Served()
@@ -205,10 +205,10 @@ func (s *registriesStage) consulEmpty(ctx context.Context) error {
 	if err := s.await(ctx, "nothing is removed before a second one agrees", "sources"); err != nil {
 		return err
 	}
-	if err := s.kept(ctx, s.old, s.old.backends); err != nil {
+	if err := s.kept(ctx, s.before, s.before.backends); err != nil {
 		return err
 	}
-	if err := s.registerOld(ctx); err != nil {
+	if err := s.registerInConsul(ctx); err != nil {
 		return err
 	}
 	s.holds("the instances have registered again; a registry that is still empty 30 s later is believed")
@@ -226,16 +226,16 @@ func (s *registriesStage) nacosEmpty(ctx context.Context) error {
 	if err := s.await(ctx, "instances are held", "sources"); err != nil {
 		return err
 	}
-	if err := s.kept(ctx, s.new, s.new.backends[1:]); err != nil {
+	if err := s.kept(ctx, s.after, s.after.backends[1:]); err != nil {
 		return err
 	}
-	if err := s.registerNew(ctx); err != nil {
+	if err := s.registerInNacos(ctx); err != nil {
 		return err
 	}
-	if err := s.known(ctx, s.new, s.new.backends[0], true); err != nil {
+	if err := s.known(ctx, s.after, s.after.backends[0], true); err != nil {
 		return err
 	}
-	s.holds("the instances have registered again, with the one that was deregistered: 127.0.0.1:%d answers again", s.new.backends[0].Port)
+	s.holds("the instances have registered again, with the one that was deregistered: 127.0.0.1:%d answers again", s.after.backends[0].Port)
 	return s.noneFailed()
 }
 
