@@ -240,7 +240,10 @@ func (c *conn) first(r *request) (ok bool, err error) {
 	})
 	silence.Reset(firstRequestWithin)
 	defer silence.Stop()
-	return c.receive(r)
+	if ok, err = c.receive(r); !ok && err == nil {
+		err = status.Error(codes.InvalidArgument, "the stream ended before its first request, which carries the node")
+	}
+	return ok, err
 }
 
 // begin makes the stream's state. A goroutine that works for the stream

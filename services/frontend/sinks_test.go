@@ -300,3 +300,24 @@ func TestSinkCertificates(t *testing.T) {
 		t.Errorf("a client without a certificate: %v", err)
 	}
 }
+
+// A client that ends its stream without a request is told so, on both ports, and harms nothing.
+func TestStreamWithoutRequest(t *testing.T) {
+	m := newMesh(t)
+	m.Publish(sinkPolicy(&configv1.McpSink{}), sinkEntry("a.example"))
+	l, sinks := withSinks(t)
+	f := start(t, "f1", m, sinks)
+	of := dialSinks(t, l, insecure.NewCredentials())
+	for name, conn := range map[string]*grpc.ClientConn{"proxies": f.dial(nil), "sinks": of} {
+		s := open[discoveryv3.DiscoveryRequest, discoveryv3.DiscoveryResponse](t.Context(), t, conn, ads)
+		if err := s.CloseSend(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.Recv(); status.Code(err) != codes.InvalidArgument {
+			t.Errorf("the port of %s: %v", name, err)
+		}
+	}
+	if r := newADSC(t, of, apiNode("istio-system"), entriesType).receive(); len(r.GetResources()) != 1 {
+		t.Errorf("afterwards a sink gets %v", r)
+	}
+}

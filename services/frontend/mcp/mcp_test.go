@@ -175,7 +175,7 @@ func web(labels map[string]string, instances ...*registryv1.Endpoint) []meshtest
 			Ports: []*registryv1.ServicePort{{Number: 80, Name: "http"}, {Number: 90, Name: "grpc"}},
 		}).From("consul").In("dc1"),
 		meshtest.Object("EndpointSlice", "consul", "web#", &registryv1.Endpoints{
-			Service: "web", Ports: []*registryv1.EndpointPort{{Name: "http"}, {Name: "grpc"}}, Endpoints: instances,
+			Service: "web", Endpoints: instances,
 		}).From("consul").In("dc1"),
 	}
 }

@@ -173,9 +173,9 @@ func undecoded(t *testing.T, o watcher.Object) (field, reason string) {
 }
 
 // typesOf returns all types of a kind that a source is asked for, the newest first.
-func typesOf(kind string) (types []string) {
+func typesOf(name string) (types []string) {
 	for _, k := range kind.Istio() {
-		if k.Name == kind {
+		if k.Name == name {
 			for _, v := range k.Versions {
 				types = append(types, k.Group+"/"+v+"/"+k.Name)
 			}
