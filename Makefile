@@ -81,8 +81,9 @@ test-spire: tool-envoy tool-spire-server tool-spire-agent ## Two Envoys with cer
 	go test -tags spire -count=1 -timeout 20m -run 'SPIRE$$' -v ./services/suite/securemesh
 
 # The tests behind the build tag `registries`. Each server is built once into the cache.
-# What SHORT=1 leaves out of test-registries: figures, minutes of load, and waits of a minute.
-LONG_REGISTRIES := Load|Performance|Emptied|InstancesChange|ConsulChanges
+# What SHORT=1 leaves out of test-registries: the demo, which .ci/run runs by itself,
+# figures, minutes of load, and waits of a minute.
+LONG_REGISTRIES := DemoRegistries|Load|Performance|Emptied|InstancesChange|ConsulChanges
 
 .PHONY: test-registries
 test-registries: test-registries-plan build tool-envoy tool-etcd tool-kube-apiserver tool-istio-crds $(REGISTRIES) ## Tests with a real Consul, Nacos server and istiod, at most 20 minutes, less with SHORT=1; building them takes some 25 more, once
@@ -213,7 +214,7 @@ up: images ## The compose deployment: deploy/README.md
 down: ## End the compose deployment; its data stays
 	@# One after the other: engines before 20.10.27 may hang where several end at once (moby #46661).
 	@docker ps --quiet --filter label=com.docker.compose.project=meshlog | xargs --no-run-if-empty -n 1 docker stop >/dev/null
-	$(COMPOSE) down
+	$(COMPOSE) --profile '*' down
 	@docker volume ls --quiet --filter label=dev.meshlog.frontend-of=meshlog | xargs --no-run-if-empty docker volume rm >/dev/null
 
 .PHONY: logs
@@ -221,7 +222,8 @@ logs: ## What the containers of the compose deployment say
 	$(COMPOSE) logs --follow --tail 20
 
 .PHONY: test-compose
-test-compose: images ## The compose deployment with a real Docker engine: scale, kill, down and up
+test-compose: tool-consul tool-rnacos ## The compose deployment with a real Docker engine: registries, scale, kill, down and up
+	@deploy/compose/images registries
 	go run ./deploy/e2e/compose
 
 # What the demos run is fetched and built at the same time.
@@ -239,6 +241,11 @@ demo-kubernetes: ## The same from kubectl apply on, with a real API server, whic
 demo-mesh: ## HTTPS, mutual TLS, tokens and policies between real Envoys, a new CA root, then everything dies; 40 s once built
 	@$(MAKE) --no-print-directory -j2 tool-envoy tool-nats-server build bin-demo
 	@bin/demo mesh
+
+.PHONY: demo-registries
+demo-registries: ## A service moves from Consul to Nacos while both lose their data, and an istiod follows; 45 s once built (which takes some 30 minutes)
+	@$(MAKE) --no-print-directory -j2 tool-envoy $(REGISTRIES) tool-etcd tool-kube-apiserver bin-demo
+	@bin/demo registries
 
 .PHONY: bin-demo
 bin-demo: # The one program that the demos run, and what drives it

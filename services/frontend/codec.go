@@ -140,6 +140,8 @@ func (codec) Marshal(v any) (mem.BufferSlice, error) {
 	switch v := v.(type) {
 	case *response:
 		return v.buffers(), nil
+	case *sinkResponse:
+		return v.buffers(), nil
 	case proto.Message:
 		b, err := proto.Marshal(v)
 		if err != nil {
@@ -236,22 +238,27 @@ func (r *response) head() []byte {
 		}
 	}
 	head := make([]byte, 0, size)
-	text := func(field protowire.Number, s string) {
-		head = protowire.AppendTag(head, field, protowire.BytesType)
-		head = protowire.AppendString(head, s)
-	}
-	text(responseVersion, r.Version)
-	text(responseType, r.URL())
-	text(responseNonce, r.Nonce)
+	head = appendText(head, responseVersion, r.Version)
+	head = appendText(head, responseType, r.URL())
+	head = appendText(head, responseNonce, r.Nonce)
 	for _, name := range r.Removed {
-		text(deltaResponseRemoved, name)
+		head = appendText(head, deltaResponseRemoved, name)
 	}
-	if r.identifier != "" {
-		head = protowire.AppendTag(head, controlPlane, protowire.BytesType)
-		head = protowire.AppendVarint(head, uint64(protowire.SizeTag(controlPlaneIdentifier)+protowire.SizeBytes(len(r.identifier))))
-		text(controlPlaneIdentifier, r.identifier)
+	return appendControlPlane(head, controlPlane, r.identifier)
+}
+
+func appendText(b []byte, field protowire.Number, s string) []byte {
+	return protowire.AppendString(protowire.AppendTag(b, field, protowire.BytesType), s)
+}
+
+// appendControlPlane appends the identifier of the frontend; empty: nothing.
+func appendControlPlane(b []byte, field protowire.Number, identifier string) []byte {
+	if identifier == "" {
+		return b
 	}
-	return head
+	b = protowire.AppendTag(b, field, protowire.BytesType)
+	b = protowire.AppendVarint(b, uint64(protowire.SizeTag(controlPlaneIdentifier)+protowire.SizeBytes(len(identifier))))
+	return appendText(b, controlPlaneIdentifier, identifier)
 }
 
 // Unmarshal implements encoding.CodecV2.

@@ -47,6 +47,10 @@ type Config struct {
 	// the namespace and service account in its certificate.
 	Listeners, TLSListeners []net.Listener
 	TLS                     *tls.Config
+	// SinkListeners take MCP-over-xDS, with TLS if SinkTLS says so; none: it is not
+	// served.
+	SinkListeners []net.Listener
+	SinkTLS       *tls.Config
 	// MeshClients: TLSListeners take only clients with a certificate under a root in the
 	// TrustBundle of the served version, or under one of the client CAs in TLS.
 	MeshClients bool

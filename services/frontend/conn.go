@@ -89,11 +89,16 @@ func (s *Server) serve(gs grpc.ServerStream, m mode) error {
 		return s.refuse(c.address, err)
 	}
 	go c.run()
+	return c.untilEnd()
+}
+
+// untilEnd returns why the stream ends, when it does.
+func (c *conn) untilEnd() error {
 	select {
 	case err := <-c.ended:
 		return err
-	case <-gs.Context().Done():
-		return status.FromContextError(gs.Context().Err()).Err()
+	case <-c.grpc.Context().Done():
+		return status.FromContextError(c.grpc.Context().Err()).Err()
 	}
 }
 
@@ -166,20 +171,13 @@ func (c *conn) drop(r *request) {
 // stream may begin. After an error, leave must not be called.
 func (c *conn) enter(r *request) (err error) {
 	defer c.server.recoverPanic(func(failed error) { err = failed })
-	ok, err := c.first(r)
-	if !ok {
+	if ok, err := c.identify(r); !ok {
 		return err
 	}
-	if c.proxy, c.about, err = readNode(r.node, c.server.metadata, c.share.address); errors.As(err, new(*limitError)) {
+	if err := c.notForSinks(); err != nil {
 		return c.server.refuse(c.address, err)
-	} else if err != nil {
-		return c.server.refuseRequest(c.address, "node", codes.InvalidArgument, err)
 	}
 	c.proxy.Delta = c.mode.delta
-	if err := c.id.check(c.proxy); err != nil {
-		c.server.identityMismatch(c.proxy.ID, c.address, err)
-		return status.Error(codes.PermissionDenied, err.Error())
-	}
 	if err := c.server.admit(c); err != nil {
 		return c.server.refuse(c.address, err)
 	}
@@ -203,6 +201,24 @@ func (c *conn) enter(r *request) (err error) {
 	return nil
 }
 
+// identify receives the first request, reads who the client is, and compares that with its
+// certificate. If it returns false, the stream ends with err.
+func (c *conn) identify(r *request) (ok bool, err error) {
+	if ok, err = c.first(r); !ok {
+		return false, err
+	}
+	if c.proxy, c.about, err = readNode(r.node, c.server.metadata, c.share.address); errors.As(err, new(*limitError)) {
+		return false, c.server.refuse(c.address, err)
+	} else if err != nil {
+		return false, c.server.refuseRequest(c.address, "node", codes.InvalidArgument, err)
+	}
+	if err := c.id.check(c.proxy); err != nil {
+		c.server.identityMismatch(c.proxy.ID, c.address, err)
+		return false, status.Error(codes.PermissionDenied, err.Error())
+	}
+	return true, nil
+}
+
 // first receives the first request, and ends a stream on which none comes.
 func (c *conn) first(r *request) (ok bool, err error) {
 	c.server.opening.Add(1)
@@ -224,7 +240,10 @@ func (c *conn) first(r *request) (ok bool, err error) {
 	})
 	silence.Reset(firstRequestWithin)
 	defer silence.Stop()
-	return c.receive(r)
+	if ok, err = c.receive(r); !ok && err == nil {
+		err = status.Error(codes.InvalidArgument, "the stream ended before its first request, which carries the node")
+	}
+	return ok, err
 }
 
 // begin makes the stream's state. A goroutine that works for the stream

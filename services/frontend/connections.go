@@ -25,13 +25,16 @@ type connections struct {
 	handshaking map[*acceptedConn]struct{}
 }
 
-func newAcceptor(plain, tls []net.Listener, p *peers, refused func(net.Addr)) *connections {
+func newAcceptor(cfg *Config, p *peers, refused func(net.Addr)) *connections {
 	a := &connections{peers: p, refused: refused, handshaking: make(map[*acceptedConn]struct{})}
-	for _, l := range plain {
-		a.listeners = append(a.listeners, listener{l, a, false})
+	for _, l := range cfg.Listeners {
+		a.listeners = append(a.listeners, listener{Listener: l, acceptor: a})
 	}
-	for _, l := range tls {
-		a.listeners = append(a.listeners, listener{l, a, true})
+	for _, l := range cfg.TLSListeners {
+		a.listeners = append(a.listeners, listener{Listener: l, acceptor: a, tls: true})
+	}
+	for _, l := range cfg.SinkListeners {
+		a.listeners = append(a.listeners, listener{Listener: l, acceptor: a, tls: cfg.SinkTLS != nil, sinks: true})
 	}
 	return a
 }
@@ -76,6 +79,7 @@ type listener struct {
 	net.Listener
 	acceptor *connections
 	tls      bool
+	sinks    bool // for MCP-over-xDS
 }
 
 // Accept implements net.Listener.
@@ -91,7 +95,7 @@ func (l listener) Accept() (net.Conn, error) {
 			l.acceptor.refused(c.RemoteAddr())
 			continue
 		}
-		accepted := &acceptedConn{Conn: c, acceptor: l.acceptor, tls: l.tls, peer: peer}
+		accepted := &acceptedConn{Conn: c, acceptor: l.acceptor, tls: l.tls, sinks: l.sinks, peer: peer}
 		l.acceptor.begin(accepted)
 		return accepted, nil
 	}
@@ -103,6 +107,7 @@ type acceptedConn struct {
 	net.Conn
 	acceptor *connections
 	tls      bool // begins with a TLS handshake
+	sinks    bool // is for MCP-over-xDS
 	peer     *holder
 	leaving  sync.Once
 }

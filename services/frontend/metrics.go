@@ -8,6 +8,7 @@ import (
 
 	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/frontend/replica"
+	"meshlog.dev/services/mesh/kind"
 )
 
 // Metrics of a frontend, in the order in which a version passes its stages:
@@ -44,6 +45,10 @@ type Metrics struct {
 	pushes, rejects, stale, tooLarge [ident.ResourceTypes]prometheus.Counter
 	heldBack                         [ident.ResourceTypes]prometheus.Gauge
 	sendSeconds                      prometheus.Histogram
+	// Of MCP-over-xDS, by kind.
+	sinks                   prometheus.Gauge
+	sinkPushes, sinkRejects *prometheus.CounterVec
+	sinkBytes               prometheus.Counter
 }
 
 // NewMetrics returns metrics that are not registered.
@@ -52,6 +57,7 @@ func NewMetrics() *Metrics {
 	m.ofVersions()
 	m.ofStreams()
 	m.ofResponses()
+	m.ofSinks()
 	return m
 }
 
@@ -82,15 +88,15 @@ func (m *Metrics) ofStreams() {
 	m.unanswered = m.gauge("meshlog_frontend_unanswered_seconds", "Age in seconds of the oldest response without an answer. If above 20: that proxy warms or is stuck; `meshlog proxy-status` names it.")
 	m.opening = m.gauge("meshlog_frontend_streams_opening", "Streams that have sent no request yet; each ends after 5 s. If many: a client opens streams that it does not use.")
 	m.refused = collect(m, prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "meshlog_frontend_streams_refused_total", Help: "New streams refused, by reason: admission (too many at once: add frontends, or raise --streams-per-second), address, connections or identity (one client has too many: the log names it; raise --streams-per-address or --streams-per-identity if it is a gateway of many), classes (a proxy would need resources of its own: see meshlog_frontend_max_classes), class-share (so would one whose address or identity has a tenth of them: the log names it), metadata (the clients of an address have too much: the log names it), stranger (its certificate is for a service account of which it is no Pod or WorkloadEntry), not-ready (draining, or no version yet).",
+		Name: "meshlog_frontend_streams_refused_total", Help: "New streams refused, by reason: admission (too many at once: add frontends, or raise --streams-per-second), address, connections or identity (one client has too many: the log names it; raise --streams-per-address or --streams-per-identity if it is a gateway of many), classes (a proxy would need resources of its own: see meshlog_frontend_max_classes), class-share (so would one whose address or identity has a tenth of them: the log names it), metadata (the clients of an address have too much: the log names it), stranger (its certificate is for a service account of which it is no Pod or WorkloadEntry), generator (a client of MCP-over-xDS on the port of proxies, or a proxy on that of MCP-over-xDS), sink (no entry of mcp.sinks in the MeshPolicy is for it), sinks (too many clients of MCP-over-xDS), not-ready (draining, or no version yet).",
 	}, []string{"reason"}))
-	for _, reason := range []string{"admission", "address", "identity", "connections", "classes", "class-share", "metadata", "stranger", "not-ready"} {
+	for _, reason := range []string{"admission", "address", "identity", "connections", "classes", "class-share", "metadata", "stranger", "generator", "sink", "sinks", "not-ready"} {
 		m.refused.WithLabelValues(reason)
 	}
 	m.refusedRequests = collect(m, prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "meshlog_frontend_requests_refused_total", Help: "Requests that ended their stream, by reason: malformed (no protobuf message, too many or too long names), node (too large, or no valid text), names (a delta client names too many in all), size (above 64 MiB), compressed. Above 0: the frontend's log names the addresses and says why.",
+		Name: "meshlog_frontend_requests_refused_total", Help: "Requests that ended their stream, by reason: malformed (no protobuf message, too many or too long names), node (too large, or no valid text), names (a delta client names too many in all), size (above 64 MiB), compressed, sink (a client of MCP-over-xDS names resources, or too many types). Above 0: the frontend's log names the addresses and says why.",
 	}, []string{"reason"}))
-	for _, reason := range []string{"malformed", "node", "names", "size", "compressed"} {
+	for _, reason := range []string{"malformed", "node", "names", "size", "compressed", "sink"} {
 		m.refusedRequests.WithLabelValues(reason)
 	}
 	m.silent = m.counter("meshlog_frontend_streams_silent_total", "Streams ended because no request came. If many: see meshlog_frontend_streams_opening.")
@@ -127,6 +133,21 @@ func (m *Metrics) ofResponses() {
 	m.heldBack = m.gauges("meshlog_frontend_held_back_resources", "Resources held back from proxies that rejected them, summed over streams. If above 0: correct the objects that `meshlog proxy-status` names.")
 	m.stale = m.counters("pilot_xds_expired_nonce", "Requests with a nonce other than the last one; some are normal.")
 	m.tooLarge = m.counters("meshlog_frontend_too_large_total", "Responses not sent because they exceed what a gRPC client can receive: let the client import less.")
+}
+
+func (m *Metrics) ofSinks() {
+	m.sinks = m.gauge("meshlog_frontend_sinks", "Open streams of clients of MCP-over-xDS (--mcp-listen).")
+	m.sinkPushes = collect(m, prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "meshlog_frontend_sink_pushes_total", Help: "Responses sent to clients of MCP-over-xDS, by kind.",
+	}, []string{"kind"}))
+	m.sinkRejects = collect(m, prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "meshlog_frontend_sink_rejects_total", Help: "NACKs of clients of MCP-over-xDS, by kind. `meshlog proxy-status` shows the client and the reason.",
+	}, []string{"kind"}))
+	for _, k := range append(kind.Istio(), &kind.Kind{Name: unknownKind}) {
+		m.sinkPushes.WithLabelValues(k.Name)
+		m.sinkRejects.WithLabelValues(k.Name)
+	}
+	m.sinkBytes = m.counter("meshlog_frontend_sink_bytes_total", "Bytes of resources sent to clients of MCP-over-xDS: a response holds all objects of its kind.")
 }
 
 // stages returns the buckets for the time that a stage takes, in seconds: 0.5

@@ -26,6 +26,7 @@ func (s *Server) refreshMetrics() {
 	m.nameBytes.Set(float64(s.subscriptions.size()))
 	m.streams.Set(float64(p.Streams))
 	m.unconverged.Set(float64(p.Streams - p.Applied))
+	m.sinks.Set(float64(len(s.sinks.list())))
 	for t, n := range p.heldBack {
 		m.heldBack[t].Set(float64(n))
 	}

@@ -22,6 +22,9 @@ func (s *Server) Report() *reportv1.FrontendReport {
 	for _, c := range conns {
 		r.Proxies = append(r.Proxies, c.report())
 	}
+	for _, c := range s.sinks.list() {
+		r.Sinks = append(r.Sinks, c.report())
+	}
 	return r
 }
 
@@ -104,7 +107,8 @@ func mismatchReport(m *store.MismatchError) *reportv1.ChainMismatch {
 	}
 }
 
-func (c *conn) report() *reportv1.ProxyReport {
+// clientReport returns what is reported of the client and its connection.
+func (c *conn) clientReport() *reportv1.ProxyReport {
 	p := &reportv1.ProxyReport{
 		Id: c.proxy.ID, Cluster: c.proxy.Cluster, Type: string(c.proxy.Type), Namespace: c.proxy.Namespace,
 		UserAgent: c.proxy.UserAgent, ConnectedSince: timestamppb.New(c.since), Address: c.address,
@@ -113,6 +117,11 @@ func (c *conn) report() *reportv1.ProxyReport {
 	if c.id.name != "" {
 		p.CertificateShown = timestamp(c.meter.began)
 	}
+	return p
+}
+
+func (c *conn) report() *reportv1.ProxyReport {
+	p := c.clientReport()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.state == nil {

@@ -24,6 +24,7 @@ import (
 
 	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/frontend/content"
+	"meshlog.dev/services/frontend/mcp"
 	"meshlog.dev/services/frontend/names"
 	"meshlog.dev/services/frontend/replica"
 	"meshlog.dev/services/internal/address"
@@ -76,6 +77,7 @@ type Server struct {
 	secrets       *secrets
 	roots         roots
 	drains        drains
+	sinks         sinks
 	opening       atomic.Int64 // streams that have sent no request yet
 	codec         codec
 	health        *health.Server
@@ -130,8 +132,9 @@ func New(cfg Config) (*Server, error) {
 		codec:         codec,
 		conns:         make(map[*conn]struct{}),
 		tracer:        tracer{spans: cfg.Tracer},
+		sinks:         sinks{catalog: mcp.NewCatalog(), all: make(map[*sink]struct{})},
 	}
-	s.acceptor = newAcceptor(cfg.Listeners, cfg.TLSListeners, s.peers, s.connectionRefused)
+	s.acceptor = newAcceptor(&s.cfg, s.peers, s.connectionRefused)
 	refresh := s.refreshMetrics
 	cfg.Metrics.refresh.Store(&refresh)
 	s.health.SetServingStatus("", healthv1.HealthCheckResponse_NOT_SERVING)
@@ -216,7 +219,7 @@ func (s *Server) transport() *grpc.Server {
 	for _, service := range s.services() {
 		server.RegisterService(service, nil)
 	}
-	server.RegisterService(s.drainService(), nil)
+	server.RegisterService(s.proxiesOnly(s.drainService()), nil)
 	server.RegisterService(s.healthService(), s.health)
 	return server
 }
@@ -247,6 +250,7 @@ func (s *Server) stop(work context.Context, server *grpc.Server) {
 func (s *Server) drain(ctx context.Context) {
 	conns := s.openStreams()
 	s.cfg.OnChange(false)
+	s.sinks.end(status.Error(codes.Unavailable, errDraining.Error()))
 	for i, c := range conns {
 		c.end(status.Error(codes.Unavailable, errDraining.Error()))
 		if i < len(conns)-1 && !sleep(ctx, s.cfg.Limits.Drain/time.Duration(len(conns))) {
@@ -431,6 +435,9 @@ func (s *Server) serveState(st *replica.State, changed []index.Input) {
 	next.trace = s.tracer.received(st, had)
 	s.recent.add(next) // before the cache wakes streams, which look for it
 	s.updateCache(st, changed)
+	if len(s.cfg.SinkListeners) > 0 {
+		s.sinks.update(st, changed)
+	}
 	now := time.Now()
 	if s.serving.Swap(st) == nil {
 		s.health.SetServingStatus("", healthv1.HealthCheckResponse_SERVING)

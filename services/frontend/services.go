@@ -37,7 +37,7 @@ func (s *Server) services() []*grpc.ServiceDesc {
 		if only != nil {
 			d.Streams = append(d.Streams, grpc.StreamDesc{StreamName: "Fetch" + what, Handler: poll, ServerStreams: true, ClientStreams: true})
 		}
-		return d
+		return s.proxiesOnly(d)
 	}
 	return []*grpc.ServiceDesc{
 		service("envoy.service.discovery.v3.AggregatedDiscoveryService", "AggregatedResources", nil),

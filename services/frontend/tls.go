@@ -22,14 +22,17 @@ func (s *Server) credentials() credentials.TransportCredentials {
 		}
 		c.tls = credentials.NewTLS(conf)
 	}
+	if conf := s.cfg.SinkTLS; conf != nil {
+		c.sinks = credentials.NewTLS(conf)
+	}
 	return c
 }
 
 type serverCredentials struct {
 	credentials.TransportCredentials // of connections without TLS
 
-	tls    credentials.TransportCredentials
-	server *Server
+	tls, sinks credentials.TransportCredentials
+	server     *Server
 }
 
 // connInfo is what streams know about their connection.
@@ -45,7 +48,10 @@ func (c *serverCredentials) ServerHandshake(raw net.Conn) (net.Conn, credentials
 		return nil, nil, fmt.Errorf("a connection of type %T, not from a listener of the frontend", raw)
 	}
 	shake := c.TransportCredentials.ServerHandshake
-	if accepted.tls {
+	switch {
+	case accepted.tls && accepted.sinks:
+		shake = c.sinks.ServerHandshake
+	case accepted.tls:
 		shake = c.tls.ServerHandshake
 	}
 	conn, info, err := shake(accepted.Conn)

@@ -1,9 +1,9 @@
 // Compose tests the deployment of deploy/compose.yaml with a real Docker engine;
 // `make test-compose` runs it. It checks that the deployment comes up and serves,
-// that a gateway serves HTTPS and two services speak mutual TLS, that frontends can be
-// added and removed under load, that any container may die, and that the data outlives
-// the containers. It creates a project of its own,
-// with free ports, and removes it at the end.
+// that a gateway serves HTTPS and two services speak mutual TLS, that the services of
+// each registry are served, that frontends can be added and removed under load, that any
+// container may die, and that the data outlives the containers. It creates a project of
+// its own, with free ports, and removes it at the end.
 package main
 
 import (

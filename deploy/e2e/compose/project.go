@@ -42,8 +42,8 @@ func newProject(ctx context.Context, dir string, age time.Duration) (*project, e
 	if out, err := command(ctx, nil, "docker", "version", "--format", "{{.Server.Version}}"); err != nil {
 		return nil, fmt.Errorf("no Docker engine: start one, or name it in DOCKER_HOST: %w\n%s", err, out)
 	}
-	if out, err := command(ctx, nil, "docker", "image", "inspect", "meshlog:dev", "meshlog-demo:dev", "meshlog-nats:dev", "meshlog-envoy:dev", "meshlog-agent:dev"); err != nil {
-		return nil, fmt.Errorf("images are missing: run `make images`: %w\n%.300s", err, out)
+	if out, err := command(ctx, nil, "docker", "image", "inspect", "meshlog:dev", "meshlog-demo:dev", "meshlog-nats:dev", "meshlog-envoy:dev", "meshlog-agent:dev", "meshlog-consul:dev", "meshlog-nacos:dev"); err != nil {
+		return nil, fmt.Errorf("images are missing: run `deploy/compose/images registries`: %w\n%.300s", err, out)
 	}
 	compose, err := program.Tool(ctx, "docker-compose")
 	if err != nil {
@@ -71,7 +71,16 @@ func newProject(ctx context.Context, dir string, age time.Duration) (*project, e
 	if _, err := command(ctx, nil, filepath.Join(p.tools, "write-secrets"), p.keys); err != nil {
 		return nil, err
 	}
-	p.env = []string{"MESHLOG_MESH=" + p.mesh, "MESHLOG_SECRETS=" + p.keys, "MESHLOG_MAX_STREAM_AGE=" + age.String()}
+	nacos, err := testport.Pair(1000) // gRPC is there
+	if err != nil {
+		return nil, err
+	}
+	p.ports["nacos"] = fmt.Sprint(nacos)
+	p.env = []string{
+		"MESHLOG_MESH=" + p.mesh, "MESHLOG_SECRETS=" + p.keys, "MESHLOG_MAX_STREAM_AGE=" + age.String(),
+		"MESHLOG_CONSUL_IMAGE=meshlog-consul:dev", "MESHLOG_NACOS_IMAGE=meshlog-nacos:dev",
+		fmt.Sprintf("MESHLOG_NACOS_PORT=%d", nacos), fmt.Sprintf("MESHLOG_NACOS_GRPC_PORT=%d", nacos+1000),
+	}
 	for service, variable := range map[string]string{
 		"edge": "MESHLOG_XDS_PORT", envoys[0]: "MESHLOG_SOTW_PORT", envoys[1]: "MESHLOG_DELTA_PORT", gateway: "MESHLOG_HTTPS_PORT",
 	} {
@@ -172,7 +181,7 @@ func (p *project) down(ctx context.Context, args ...string) error {
 			return err
 		}
 	}
-	_, err = p.compose(ctx, append([]string{"down", "--remove-orphans"}, args...)...)
+	_, err = p.compose(ctx, append([]string{"--profile", "*", "down", "--remove-orphans"}, args...)...)
 	return err
 }
 

@@ -35,13 +35,18 @@ func (t *trial) steps() []step {
 		}},
 		{"requests through Envoys", t.serve},
 		{"a file changes", t.changed},
+	}
+	for _, r := range registries {
+		steps = append(steps, step{"--profile " + r.profile, func(ctx context.Context) (string, error) { return t.register(ctx, r) }})
+	}
+	steps = append(steps, []step{
 		{"HTTPS at the gateway", t.https},
 		{"its certificate is replaced", t.replaced},
 		{"a client without certificate", t.stranger},
 		{"agents are killed", t.rejoined},
 		{"frontends: 1 to 3", func(ctx context.Context) (string, error) { return t.scale(ctx, 3) }},
 		{"frontends: 3 to 2", func(ctx context.Context) (string, error) { return t.scale(ctx, 2) }},
-	}
+	}...)
 	for _, v := range []victim{
 		{service: "nats-1"}, {service: "nats-2"}, {service: "nats-3"},
 		{service: "builder-1"}, {service: "builder-2"}, {service: "frontend"},

@@ -90,7 +90,7 @@ func (s *clusterStage) canary(ctx context.Context) error {
 			return err
 		}
 		s.seen = c.version
-		measured, sent, err := s.split(ctx, load, w.v1, w.v2)
+		measured, sent, err := s.split(ctx, load, versions(w.v1, w.v2))
 		if err != nil {
 			return err
 		}
@@ -235,13 +235,13 @@ func (s *clusterStage) source(ctx context.Context) (source, error) {
 }
 
 // back starts the API server again, and changes continue.
-func (s *clusterStage) back(ctx context.Context) error {
+func (s *clusterStage) back(ctx context.Context) (err error) {
 	s.chapter("It comes back")
 	if err := s.cluster.API.Start(ctx); err != nil {
 		return err
 	}
 	s.holds("kube-apiserver runs again (pid %d)", s.cluster.API.PID())
-	if err := s.next(ctx); err != nil {
+	if s.seen, err = s.serving(ctx); err != nil { // removed pods caused versions that the demo did not wait for
 		return err
 	}
 	at, err := s.shop.Weigh(ctx, s.cluster, "kubectl", 100, 0)
@@ -269,15 +269,6 @@ func (s *clusterStage) back(ctx context.Context) error {
 	}
 	s.holds("envoy-1 answers: %d of %d requests, all from shop-v1", t.Backends[shop.V1], sample)
 	return nil
-}
-
-// next makes sure that the next change is compared with the version served now:
-// removed pods caused versions that the demo did not wait for.
-func (s *clusterStage) next(ctx context.Context) error {
-	var r rig.FrontendReport
-	err := s.up().Debug(ctx, "frontend", &r)
-	s.seen = r.Serving
-	return err
 }
 
 // yours prints the commands that a user at the terminal can try.

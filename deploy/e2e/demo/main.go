@@ -4,7 +4,8 @@
 // broken. `make demo` builds the programs and runs it. `demo kubernetes` shows
 // the path from objects that are applied to a real API server; `make
 // demo-kubernetes` runs that. `demo mesh` shows HTTPS, mutual TLS, identities and
-// policies; `make demo-mesh` runs that.
+// policies; `make demo-mesh` runs that. `demo registries` shows a service that moves from
+// Consul to Nacos while both fail; `make demo-registries` runs that.
 //
 // On a terminal the demo stays up until Ctrl-C. Otherwise it ends with code 0 if
 // every step held, and with 1 if one did not.
@@ -27,28 +28,38 @@ import (
 )
 
 // patience bounds all steps together.
-const patience = 3 * time.Minute
+const patience = 5 * time.Minute
 
-// isolated are the demos that have a network of their own.
-var isolated = map[string]func(scene) play{"kubernetes": newClusterStage, "mesh": newSecureStage}
+// named are the demos besides the first one.
+var named = map[string]struct {
+	begin    func(scene) play
+	isolated bool // it has a network of its own
+}{
+	"kubernetes": {newClusterStage, true},
+	"mesh":       {newSecureStage, true},
+	"registries": {newRegistriesStage, false},
+}
 
 func main() {
-	play := newStage
+	begin := newStage
 	if len(os.Args) > 1 {
-		var known bool
-		if play, known = isolated[os.Args[1]]; !known || len(os.Args) > 2 {
-			fmt.Fprintln(os.Stderr, "demo: want no argument, or one of", slices.Sorted(maps.Keys(isolated)))
+		demo, known := named[os.Args[1]]
+		if !known || len(os.Args) > 2 {
+			fmt.Fprintln(os.Stderr, "demo: want no argument, or one of", slices.Sorted(maps.Keys(named)))
 			os.Exit(2)
 		}
-		if err := rig.Isolate(); err != nil {
-			fmt.Fprintln(os.Stderr, "demo:", err)
-			os.Exit(1)
+		begin = demo.begin
+		if demo.isolated {
+			if err := rig.Isolate(); err != nil {
+				fmt.Fprintln(os.Stderr, "demo:", err)
+				os.Exit(1)
+			}
 		}
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	terminal := term.IsTerminal(int(os.Stdout.Fd()))
-	if err := run(ctx, &printer{w: os.Stdout, colours: terminal}, play, terminal); err != nil {
+	if err := run(ctx, &printer{w: os.Stdout, colours: terminal}, begin, terminal); err != nil {
 		if ctx.Err() != nil {
 			err = errors.New("interrupted")
 		}

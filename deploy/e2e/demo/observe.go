@@ -28,6 +28,13 @@ func (s *scene) applied(ctx context.Context, typeURL, object string, saved time.
 	return c, err
 }
 
+// serving returns the version that meshlog serves now.
+func (s *scene) serving(ctx context.Context) (rig.Version, error) {
+	var r rig.FrontendReport
+	err := s.up().Debug(ctx, "frontend", &r)
+	return r.Serving, err
+}
+
 // cause returns the cause that meshlog reports for the change of an object in a
 // version.
 func (s *scene) cause(ctx context.Context, version rig.Version, object string) (string, error) {
@@ -50,6 +57,25 @@ func (s *scene) ask(ctx context.Context, want string, args ...string) error {
 	if err != nil {
 		return err
 	}
+	return s.said(out, want, args...)
+}
+
+// await runs a command until its output contains a text, and shows that output.
+func (s *scene) await(ctx context.Context, want string, args ...string) error {
+	var out string
+	if err := s.up().UntilAlive(ctx, fmt.Sprintf("meshlog %s to say %q", strings.Join(args, " "), want), func(ctx context.Context) (err error) {
+		if out, err = s.mesh.Show(ctx, args...); err == nil && !strings.Contains(out, want) {
+			err = fmt.Errorf("it says:\n%s", out)
+		}
+		return err
+	}); err != nil {
+		return err
+	}
+	return s.said(out, want, args...)
+}
+
+// said shows the output of a command, and demands that it contains a text.
+func (s *scene) said(out, want string, args ...string) error {
 	s.command("meshlog " + strings.Join(args, " "))
 	s.output(out)
 	if !strings.Contains(out, want) {

@@ -28,15 +28,21 @@ import (
 // save puts a file of deploy/e2e/demo/mesh into the watched directory, with one text
 // replaced by another.
 func (s *secureStage) save(name string, replace ...string) error {
+	text, err := ours("mesh", name)
+	if err != nil {
+		return err
+	}
+	return replaceFile(filepath.Join(s.config, name), []byte(strings.NewReplacer(replace...).Replace(text)))
+}
+
+// ours returns a file of a folder of deploy/e2e/demo.
+func ours(folder, name string) (string, error) {
 	root, err := program.Root()
 	if err != nil {
-		return err
+		return "", err
 	}
-	b, err := os.ReadFile(filepath.Join(root, "deploy/e2e/demo/mesh", name))
-	if err != nil {
-		return err
-	}
-	return replaceFile(filepath.Join(s.config, name), []byte(strings.NewReplacer(replace...).Replace(string(b))))
+	b, err := os.ReadFile(filepath.Join(root, "deploy", "e2e", "demo", folder, name))
+	return string(b), err
 }
 
 // replaceFile replaces a file in one step.

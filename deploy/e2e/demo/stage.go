@@ -73,9 +73,18 @@ func (s *scene) proxy() *rig.Envoy { return s.envoy }
 // up returns the process of `meshlog up`.
 func (s *scene) up() *rig.Server { return s.mesh.Frontends[0] }
 
+// weight is the part of all requests, in percent, that a backend is to answer.
+type weight struct {
+	backend string
+	percent int
+}
+
+// versions are the weights of the two versions of the shop.
+func versions(v1, v2 int) [2]weight { return [2]weight{{shop.V1, v1}, {shop.V2, v2}} }
+
 // split measures the steady load and checks that it follows the weights. It
 // returns the measured split, and how many requests were sent meanwhile.
-func (s *scene) split(ctx context.Context, load *rig.Load, v1, v2 int) (measured string, sent int, err error) {
+func (s *scene) split(ctx context.Context, load *rig.Load, want [2]weight) (measured string, sent int, err error) {
 	// Requests from before the routes changed, and requests in flight at that
 	// moment, are not part of the sample.
 	var t rig.Tally
@@ -95,9 +104,11 @@ func (s *scene) split(ctx context.Context, load *rig.Load, v1, v2 int) (measured
 		}
 		sent += t.Sent
 	}
-	measured = fmt.Sprintf("%5.1f / %5.1f %% of %d", t.Share(shop.V1), t.Share(shop.V2), t.Sent)
-	if math.Abs(t.Share(shop.V1)-float64(v1)) > tolerance || math.Abs(t.Share(shop.V2)-float64(v2)) > tolerance {
-		return "", 0, fmt.Errorf("weights %d/%d, measured %s requests", v1, v2, measured)
+	measured = fmt.Sprintf("%5.1f / %5.1f %% of %d", t.Share(want[0].backend), t.Share(want[1].backend), t.Sent)
+	for _, w := range want {
+		if math.Abs(t.Share(w.backend)-float64(w.percent)) > tolerance {
+			return "", 0, fmt.Errorf("weights %d/%d, measured %s requests", want[0].percent, want[1].percent, measured)
+		}
 	}
 	return measured, sent, nil
 }

@@ -34,7 +34,7 @@ func (s *stage) canary(ctx context.Context) error {
 			return err
 		}
 		at = c.version
-		measured, sent, err := s.split(ctx, load, w.v1, w.v2)
+		measured, sent, err := s.split(ctx, load, versions(w.v1, w.v2))
 		if err != nil {
 			return err
 		}

@@ -67,16 +67,8 @@ func start(ctx context.Context, t *testing.T, instances int) *world {
 	entry, err := testport.TCP()
 	must(t, err)
 	w.url = fmt.Sprintf("http://127.0.0.1:%d/", entry)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
-	w.port = l.Addr().(*net.TCPAddr).Port
-	must(t, l.Close())
+	w.serveInstances(t, instances)
 	for i := range instances {
-		l, err := net.Listen("tcp", net.JoinHostPort(address(i), strconv.Itoa(w.port)))
-		must(t, err)
-		s := &http.Server{Handler: http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) { fmt.Fprintln(rw, address(i)) }), ReadHeaderTimeout: time.Minute}
-		go func() { _ = s.Serve(l) }()
-		t.Cleanup(func() { must(t, s.Close()) })
 		w.register(ctx, t, i, "1")
 	}
 	dir := t.TempDir()
@@ -96,6 +88,22 @@ func start(ctx context.Context, t *testing.T, instances int) *world {
 	must(t, err)
 	t.Cleanup(w.envoy.Kill)
 	return w
+}
+
+// serveInstances runs the instances, each at its address and all at one port.
+func (w *world) serveInstances(t *testing.T, instances int) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	w.port = l.Addr().(*net.TCPAddr).Port
+	must(t, l.Close())
+	for i := range instances {
+		l, err := net.Listen("tcp", net.JoinHostPort(address(i), strconv.Itoa(w.port)))
+		must(t, err)
+		s := &http.Server{Handler: http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) { fmt.Fprintln(rw, address(i)) }), ReadHeaderTimeout: time.Minute}
+		go func() { _ = s.Serve(l) }()
+		t.Cleanup(func() { must(t, s.Close()) })
+	}
 }
 
 // address is where instance i listens.
@@ -150,6 +158,9 @@ func TestConsulDies(t *testing.T) {
 		}
 		return err
 	}))
+	if text, err := w.mesh.Show(ctx, "sources"); err != nil || strings.Contains(text, "read in turn are late") {
+		t.Errorf("sources advise more polls while Consul is away: %v\n%s", err, text)
+	}
 	if took := time.Since(killed); took > 22*time.Second {
 		t.Errorf("the source was down after %s, want 20 s", took)
 	}

@@ -5,8 +5,6 @@ package registries
 import (
 	"context"
 	"fmt"
-	"io"
-	"net/http"
 	"os"
 	"path/filepath"
 	"testing"
@@ -61,20 +59,7 @@ func TestIstiod(t *testing.T) {
 	must(t, err)
 	t.Cleanup(envoy.Kill)
 	must(t, envoy.UntilAlive(ctx, "an answer of web", func(ctx context.Context) error {
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://127.0.0.1:%d/", port), nil)
-		if err != nil {
-			return err
-		}
-		req.Host = fmt.Sprintf("web.internal:%d", port)
-		resp, err := http.DefaultClient.Do(req)
-		if err != nil {
-			return err
-		}
-		defer resp.Body.Close()
-		body, err := io.ReadAll(resp.Body)
-		if err == nil && resp.StatusCode != http.StatusOK {
-			err = fmt.Errorf("%s: %s", resp.Status, body)
-		}
+		_, err := ask(ctx, port, fmt.Sprintf("web.internal:%d", port))
 		return err
 	}))
 	if n, err := envoy.Rejected(ctx); err != nil || n != 0 {

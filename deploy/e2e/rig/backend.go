@@ -51,13 +51,14 @@ func (b *Backend) Stop() {
 	<-b.ended
 }
 
-// ask sends one request and returns the name of the backend that answered, or ""
-// without an answer, and the status code.
-func ask(ctx context.Context, client *http.Client, url string) (backend string, status int, err error) {
+// ask sends one request for a host, or that of the URL if it is empty. It returns the name
+// of the backend that answered, or "" without an answer, and the status code.
+func ask(ctx context.Context, client *http.Client, url, host string) (backend string, status int, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return "", 0, err
 	}
+	req.Host = host
 	resp, err := client.Do(req)
 	if err != nil {
 		return "", 0, err

@@ -77,9 +77,16 @@ type Call func(context.Context) (backend string, status int, err error)
 
 // Send sends n requests, one after the other, over one kept connection.
 func Send(ctx context.Context, url string, n int) Tally {
-	client := newClient(1)
-	defer client.CloseIdleConnections()
-	return SendCalls(ctx, n, func(ctx context.Context) (string, int, error) { return ask(ctx, client, url) })
+	one, end := To(url, "", 1)
+	defer end()
+	return SendCalls(ctx, n, one)
+}
+
+// To returns a Call that requests a URL over at most conns kept connections, and a function
+// that closes them. The requests have a Host header of host, or the URL's if it is empty.
+func To(url, host string, conns int) (one Call, end func()) {
+	client := newClient(conns)
+	return func(ctx context.Context) (string, int, error) { return ask(ctx, client, url, host) }, client.CloseIdleConnections
 }
 
 // SendCalls makes n calls, one after the other.
@@ -109,9 +116,8 @@ const pause = 2 * time.Millisecond
 // StartLoad sends requests over conns kept connections until Stop, or until ctx
 // ends. ctx must have a deadline.
 func StartLoad(ctx context.Context, url string, conns int) (*Load, error) {
-	client := newClient(conns)
-	one := func(ctx context.Context) (string, int, error) { return ask(ctx, client, url) }
-	return StartCalls(ctx, url, conns, one, client.CloseIdleConnections)
+	one, end := To(url, "", conns)
+	return StartCalls(ctx, url, conns, one, end)
 }
 
 // StartCalls is StartLoad for any calls: each of n goroutines makes one call

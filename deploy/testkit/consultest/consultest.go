@@ -2,8 +2,8 @@
 // three with a client agent. They are the version that deploy/tools/get pins, listen on
 // loopback only, and keep all their files in one directory.
 //
-// An agent can be stopped, killed, paused and started again, and keeps its ports and its
-// data. Gossip between datacenters, DNS and gRPC are off.
+// An agent can be stopped, killed, paused and started again, and keeps its ports and, unless
+// Wipe is called, its data. Gossip between datacenters, DNS and gRPC are off.
 package consultest
 
 import (
@@ -163,9 +163,10 @@ func prepare(ctx context.Context, dir, name string, o Options, own map[string]an
 	}
 	a := &Agent{Addr: loopback(api), serf: serf}
 	a.Client = Client{URL: "http://" + a.Addr, Token: o.Token, HTTP: &http.Client{Transport: transport(o.CA)}}
+	data := filepath.Join(dir, name)
 	ports := map[string]int{"http": api, "serf_lan": serf, "server": rpc, "serf_wan": -1, "dns": -1, "grpc": -1, "grpc_tls": -1}
 	settings := map[string]any{
-		"datacenter": Datacenter, "node_name": name, "data_dir": filepath.Join(dir, name),
+		"datacenter": Datacenter, "node_name": name, "data_dir": data,
 		"bind_addr": "127.0.0.1", "client_addr": "127.0.0.1", "ports": ports,
 		"disable_update_check": true,
 		// A signal must not remove the node from the catalog, as it would for a client agent.
@@ -195,7 +196,7 @@ func prepare(ctx context.Context, dir, name string, o Options, own map[string]an
 	if err := os.WriteFile(file, content, 0o600); err != nil {
 		return nil, err
 	}
-	a.Server = &program.Server{Name: name, Dir: dir, Argv: []string{bin, "agent", "-config-file", file}, Ready: a.ready}
+	a.Server = &program.Server{Name: name, Dir: dir, Data: data, Argv: []string{bin, "agent", "-config-file", file}, Ready: a.ready}
 	return a, nil
 }
 

@@ -46,10 +46,7 @@ type Server struct {
 // Start runs an istiod until the test ends.
 func Start(t testing.TB, o Options) *Server {
 	t.Helper()
-	s, err := prepare(t.Context(), t.TempDir(), o)
-	if err == nil {
-		err = s.Start(t.Context())
-	}
+	s, err := StartIn(t.Context(), t.TempDir(), o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -60,6 +57,16 @@ func Start(t testing.TB, o Options) *Server {
 		}
 	})
 	return s
+}
+
+// StartIn runs an istiod that keeps its files in dir, and waits until it is ready. The
+// caller ends it with Stop or Kill.
+func StartIn(ctx context.Context, dir string, o Options) (*Server, error) {
+	s, err := prepare(ctx, dir, o)
+	if err != nil {
+		return nil, err
+	}
+	return s, s.Start(ctx)
 }
 
 func prepare(ctx context.Context, dir string, o Options) (*Server, error) {

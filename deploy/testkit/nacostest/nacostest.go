@@ -12,7 +12,6 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"os"
 	"path/filepath"
 	"strconv"
 	"testing"
@@ -42,8 +41,6 @@ type Server struct {
 	Addr, GRPC string
 	// User and Password are those of Options.
 	User, Password string
-
-	data string
 }
 
 // Start runs a server until the test ends.
@@ -78,27 +75,20 @@ func StartIn(ctx context.Context, dir string, o Options) (*Server, error) {
 		return nil, err
 	}
 	grpc := http + grpcOffset
-	s := &Server{Addr: loopback(http), GRPC: loopback(grpc), User: o.User, Password: o.Password, data: filepath.Join(dir, "data")}
+	s := &Server{Addr: loopback(http), GRPC: loopback(grpc), User: o.User, Password: o.Password}
+	data := filepath.Join(dir, "data")
 	env := []string{
 		"RNACOS_HTTP_PORT=" + strconv.Itoa(http), "RNACOS_GRPC_PORT=" + strconv.Itoa(grpc),
 		"RNACOS_HTTP_CONSOLE_PORT=" + strconv.Itoa(console),
 		"RNACOS_SDK_HOST=127.0.0.1", "RNACOS_CONSOLE_HOST=127.0.0.1",
-		"RNACOS_RAFT_NODE_ADDR=" + s.GRPC, "RNACOS_DATA_DIR=" + s.data,
+		"RNACOS_RAFT_NODE_ADDR=" + s.GRPC, "RNACOS_DATA_DIR=" + data,
 	}
 	if o.User != "" {
 		env = append(env, "RNACOS_ENABLE_OPEN_API_AUTH=true",
 			"RNACOS_INIT_ADMIN_USERNAME="+o.User, "RNACOS_INIT_ADMIN_PASSWORD="+o.Password)
 	}
-	s.Server = &program.Server{Name: "rnacos", Dir: dir, Argv: []string{bin}, Env: append(env, o.Env...), Ready: s.ready}
+	s.Server = &program.Server{Name: "rnacos", Dir: dir, Data: data, Argv: []string{bin}, Env: append(env, o.Env...), Ready: s.ready}
 	return s, s.Start(ctx)
-}
-
-// Wipe deletes the data of the server, which must not be running.
-func (s *Server) Wipe() error {
-	if s.Running() {
-		return fmt.Errorf("wipe %s: it is running", s.Name)
-	}
-	return os.RemoveAll(s.data)
 }
 
 // ready returns nil when the server accepts requests on both ports and, with

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"os/exec"
 	"time"
 )
@@ -22,6 +23,7 @@ type Server struct {
 	*Process // the process of the last start; nil before the first
 
 	Name, Dir string // Dir has its output, as for Start
+	Data      string // its data directory, for Wipe
 	Argv, Env []string
 	Ready     func(ctx context.Context) error // returns nil when the server is ready
 }
@@ -70,6 +72,14 @@ func (s *Server) Kill() {
 	if s.Running() {
 		s.Process.Kill()
 	}
+}
+
+// Wipe deletes the data of the server, which must not be running.
+func (s *Server) Wipe() error {
+	if s.Running() {
+		return fmt.Errorf("wipe %s: it is running", s.Name)
+	}
+	return os.RemoveAll(s.Data)
 }
 
 // Restart kills the server if it is running, starts it, and waits until it is ready.

@@ -343,3 +343,12 @@ func (s *Service) hostField() string {
 }
 
 func sameMessage(a, b proto.Message) bool { return a == b || proto.Equal(a, b) }
+
+// Defines reports whether the object of a key defines the host, alone or with others: the host
+// of a ServiceEntry may belong to another source (AGG-2).
+func (pc *PushContext) Defines(k ident.Key, host string) bool {
+	claims := pc.services.claims.Get(ServiceID{k.Namespace, host})
+	return slices.ContainsFunc(claims, func(c *claim) bool {
+		return c.service.Key == k && pc.settings.joins(c, claims[0])
+	})
+}

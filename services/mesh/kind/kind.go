@@ -9,6 +9,7 @@ package kind
 import (
 	"cmp"
 	"slices"
+	"strings"
 
 	"google.golang.org/protobuf/proto"
 
@@ -87,6 +88,13 @@ func All() []*Kind {
 	return slices.SortedFunc(slices.Values(table), func(a, b *Kind) int { return cmp.Compare(a.Name, b.Name) })
 }
 
+// Istio returns the kinds that MCP-over-xDS carries: Istio's, with a namespace.
+func Istio() []*Kind {
+	return slices.DeleteFunc(All(), func(k *Kind) bool {
+		return !strings.HasSuffix(k.Group, ".istio.io") || !k.Namespaced || k.Form != Spec
+	})
+}
+
 // ByName finds a kind by its name.
 func ByName(name string) (*Kind, bool) {
 	k, ok := byName[name]
@@ -142,6 +150,7 @@ func (k *Kind) Validate(namespace string, m proto.Message) []problem.Diagnostic 
 	}
 	if policy, is := m.(*configv1.MeshPolicy); is {
 		problems = append(problems, validate.SourceRuleKinds(policy, isKnown)...)
+		problems = append(problems, validate.MCPKinds(policy, isIstio)...)
 	}
 	return problems
 }
@@ -149,6 +158,11 @@ func (k *Kind) Validate(namespace string, m proto.Message) []problem.Diagnostic 
 // isKnown reports whether a glob matches the name of a kind.
 func isKnown(glob string) bool {
 	return slices.ContainsFunc(table, func(k *Kind) bool { return permit.Match(glob, k.Name) })
+}
+
+// isIstio is isKnown for the kinds that MCP-over-xDS carries.
+func isIstio(glob string) bool {
+	return slices.ContainsFunc(Istio(), func(k *Kind) bool { return permit.Match(glob, k.Name) })
 }
 
 // EndpointsOnly reports whether the change from old to new changes nothing but

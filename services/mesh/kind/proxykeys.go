@@ -15,8 +15,8 @@ import (
 // from: with the value envoy they fetch them themselves (POL-13).
 const KeysAnnotation = "meshlog.dev/jwks"
 
-// byProxies is the one value of a KeysAnnotation.
-const byProxies = "envoy"
+// ByProxies is the one value of a KeysAnnotation.
+const ByProxies = "envoy"
 
 // ProxyKeys is the message of a RequestAuthentication with a KeysAnnotation, and the policy
 // that its payload holds.
@@ -41,7 +41,7 @@ func (k *Kind) keysBy(p *security.RequestAuthentication, annotation string) (pro
 	if err != nil {
 		return nil, err
 	}
-	return &ProxyKeys{&registryv1.ProxyKeys{Policy: &anypb.Any{TypeUrl: k.TypeURL, Value: b}, InvalidAnnotation: annotation != byProxies}, p}, nil
+	return &ProxyKeys{&registryv1.ProxyKeys{Policy: &anypb.Any{TypeUrl: k.TypeURL, Value: b}, InvalidAnnotation: annotation != ByProxies}, p}, nil
 }
 
 // decodeProxyKeys reads the payload of a ProxyKeys.
@@ -63,6 +63,6 @@ func (p *ProxyKeys) problems() []problem.Diagnostic {
 	}
 	return append([]problem.Diagnostic{{
 		Severity: problem.Error, Code: "invalid", Field: "metadata.annotations",
-		Reason: "the value of " + KeysAnnotation + " is not " + byProxies, Advice: "write " + byProxies + ", or remove the annotation",
+		Reason: "the value of " + KeysAnnotation + " is not " + ByProxies, Advice: "write " + ByProxies + ", or remove the annotation",
 	}}, validate.ProxyKeys(p.Inner)...)
 }

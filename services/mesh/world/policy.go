@@ -38,6 +38,8 @@ type Policy struct {
 	CertificatesOnDemand bool
 	// MergeHosts are hosts that several sources may share (AGG-4).
 	MergeHosts []*configv1.MergeHosts
+	// Sinks say what clients of MCP-over-xDS are sent (MCP-16); none: nothing.
+	Sinks []*configv1.McpSink
 }
 
 // DefaultsSource is the source that `meshlog up` publishes for. Any other
@@ -89,6 +91,7 @@ func policyOf(m *configv1.MeshPolicy) Policy {
 	p.DomainSuffix = cmp.Or(m.GetDomainSuffix(), p.DomainSuffix)
 	p.SourceRules = m.GetSourceRules()
 	p.MergeHosts = m.GetMergeHosts()
+	p.Sinks = m.GetMcp().GetSinks()
 	p.RawResources = slices.Clone(m.GetRawResources())
 	p.CertificatesOnDemand = m.GetGatewayCertificates() == "onDemand"
 	if d := m.GetMaxConnectionDuration(); d != nil {

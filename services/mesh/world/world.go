@@ -135,6 +135,10 @@ func (w *World) Objects(kind string) iter.Seq[Object] {
 	}
 }
 
+// SameKind reports whether the objects of a kind are the same in o, if one world was made from
+// the other.
+func (w *World) SameKind(o *World, kind string) bool { return w.kinds[kind] == o.kinds[kind] }
+
 // Served returns the object of k if Objects yields it; else nil.
 func (w *World) Served(k ident.Key) *Object {
 	for _, o := range counting(k.Kind, w.copies(identityOf(k))) {

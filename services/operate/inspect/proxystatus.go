@@ -104,6 +104,9 @@ of each inbound port with the PeerAuthentication that sets it, and the policies 
 slot, in the order in which the slots decide, at the version that its frontend serves. If
 that version cannot be read, they say why, and show the rest.
 
+A second table shows the clients of MCP-over-xDS, such as an istiod, with how many of the
+types that they read are in which state.
+
 The command asks the frontends over the bus, and names each that does not answer.`,
 		Example: `  meshlog proxy-status --data data/
   meshlog proxy-status --data data/ edge-1
@@ -136,7 +139,7 @@ The command asks the frontends over the bus, and names each that does not answer
 			return err
 		}
 		sayUnread(e, unread)
-		if filter.one(views) {
+		if filter.one(views) && !views[0].isSink() {
 			addSecurity(ctx, e, views)
 		}
 		e.Print(views, func() { showProxies(views, reports, filter, time.Now(), e.Output) })
@@ -166,6 +169,11 @@ func viewProxies(
 		}
 		for _, p := range r.GetProxies() {
 			views = append(views, viewProxy(r, p))
+		}
+		for _, p := range r.GetSinks() {
+			v := viewProxy(r, p)
+			v.Stream = sinkStream
+			views = append(views, v)
 		}
 	}
 	for _, name := range f.frontends {

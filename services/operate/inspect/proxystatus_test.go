@@ -141,3 +141,38 @@ func TestDescribe(t *testing.T) {
 		t.Errorf("%v, want the error", err)
 	}
 }
+
+// MCP-6: clients of MCP-over-xDS have a table of their own, with how many types are in which
+// state, and NACKs below it; with the id of one, each of its types is shown.
+func TestSinkTable(t *testing.T) {
+	now := at.Add(time.Minute)
+	v := func(seq uint64) *snapshotv1.Version { return &snapshotv1.Version{Epoch: 1, Seq: seq} }
+	of := func(kind string, acked uint64, nack *reportv1.Nack) *reportv1.TypeReport {
+		r := &reportv1.TypeReport{TypeUrl: "networking.istio.io/v1/" + kind, Sent: v(44), Acked: v(acked), SentVersion: "b", AckedVersion: "b", Resources: 3, Nack: nack}
+		if acked < 44 {
+			r.AckedVersion = "a"
+		}
+		return r
+	}
+	sink := func(name string, types ...*reportv1.TypeReport) *reportv1.ProxyReport {
+		return &reportv1.ProxyReport{Id: name, Type: "sink", Namespace: "istio-system", Types: types}
+	}
+	reports := &bus.Reports{Builders: []*reportv1.BuilderReport{{Leader: true, Head: v(44)}}, Frontends: []*reportv1.FrontendReport{{
+		Frontend: "f1", Serving: v(44), Sinks: []*reportv1.ProxyReport{
+			sink("istiod-1", of("ServiceEntry", 44, nil), of("VirtualService", 44, nil)),
+			sink("istiod-2", of("ServiceEntry", 40, &reportv1.Nack{Message: "port 0 is invalid"}), of("VirtualService", 40, nil), of("Gateway", 44, nil)),
+		},
+	}}}
+	chain := func(yield func(*store.Manifest, error) bool) {
+		_ = yield(&store.Manifest{Version: v(44), PublishTime: stamp(0)}, nil) && yield(&store.Manifest{Version: v(40), PublishTime: stamp(0)}, nil)
+	}
+	for name, filter := range map[string]proxyFilter{"sinks": {}, "sinks-one": {id: "istiod-2"}} {
+		views, _, err := viewProxies(reports, filter, chain, now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		operatetest.Golden(t, name, func(o *command.Output) {
+			o.Print(views, func() { showProxies(views, reports, filter, now, o) })
+		})
+	}
+}

@@ -44,8 +44,17 @@ func showProxies(views []proxyView, reports *bus.Reports, f proxyFilter, now tim
 			}
 		}
 	default:
-		proxyTable(views, now, out)
-		out.Line("\n%s", summary(views, command.NewestHead(reports)))
+		proxies, sinks := splitSinks(views)
+		if len(proxies) > 0 {
+			proxyTable(proxies, now, out)
+			out.Line("\n%s", summary(proxies, command.NewestHead(reports)))
+		}
+		if len(proxies) > 0 && len(sinks) > 0 {
+			out.Line("")
+		}
+		if len(sinks) > 0 {
+			sinkTable(sinks, now, out)
+		}
 	}
 }
 
@@ -71,6 +80,11 @@ func proxyTable(views []proxyView, now time.Time, out *command.Output) {
 		t.Add(row...)
 	}
 	out.Rows(&t)
+	showProblems(views, now, out)
+}
+
+// showProblems shows the problems below a table.
+func showProblems(views []proxyView, now time.Time, out *command.Output) {
 	notes := problems(views, now)
 	if more := len(notes) - maxNotes; more > 0 {
 		notes = append(notes[:maxNotes:maxNotes], fmt.Sprintf("and %s; `meshlog proxy-status PROXY` shows those of one proxy", command.Plural(more, "more problem", "more problems")))

@@ -67,7 +67,8 @@ func Run(ctx context.Context, o Options) error {
 	link, away := &busLink{ready: make(chan struct{}), foreign: newForeign(log)}, &outage{look: func() error { return nil }}
 	config := frontend.Config{
 		ID: o.ID, Build: o.Process.Build, Store: versions, Listeners: o.Ports.Plain, TLSListeners: o.Ports.TLS,
-		Logger: log, Metrics: metrics, Tracer: tracing.New(o.Process.Traces, "frontend"),
+		SinkListeners: o.Ports.Sinks,
+		Logger:        log, Metrics: metrics, Tracer: tracing.New(o.Process.Traces, "frontend"),
 		OnChange: link.changed, Limits: o.Limits,
 	}
 	if config.Limits == (frontend.Limits{}) {
@@ -84,6 +85,13 @@ func Run(ctx context.Context, o Options) error {
 				"xds", o.Ports.Plain[0].Addr().String())
 		}
 		beside = append(beside, o.Ports.certificatesStage(&o, log))
+	}
+	if certs := o.Ports.SinkCertificates; certs != nil {
+		config.SinkTLS = certs.Config()
+		o.Process.Admin.Warn("certificates of MCP-over-xDS", certs.Trouble)
+		beside = append(beside, func(ctx context.Context) error { return certs.Run(ctx, log) })
+	} else if len(o.Ports.Sinks) > 0 {
+		log.Warn("MCP-over-xDS is served without TLS: a client can claim to be in any namespace; give --tls-cert and --tls-key", "mcp", o.Ports.Sinks[0].Addr().String())
 	}
 	if o.Connect != nil {
 		config.Chain, config.Head, config.Connected, config.Away = link, link.Head, link.connected, away.get

@@ -29,6 +29,11 @@ type Settings struct {
 	// SealKeyFile has the key of the sealed files; empty: private keys are in memory only.
 	SealKeyFile string
 	Limits      frontend.Limits
+	// MCPListen is the address for MCP-over-xDS; empty: it is not served. It has the
+	// certificate of the xDS port, if that has one.
+	MCPListen string
+	// MCPClientCA is the file with the CAs of its clients; empty: they need no certificate.
+	MCPClientCA string
 
 	// flags are of the commands that have the settings: a process has several. None:
 	// the fields were set otherwise.
@@ -54,6 +59,10 @@ func (s *Settings) Flags(fs *pflag.FlagSet) {
 		"Give it to let in, over TLS, only proxies with such a certificate; a proxy whose certificate has an Istio identity (spiffe://TRUST-DOMAIN/ns/NAMESPACE/sa/ACCOUNT) must be in that namespace and account")
 	fs.BoolVar(&s.MeshClients, "tls-mesh-clients", s.MeshClients, "let in, over TLS, only proxies with a certificate of the mesh's CA, or of --tls-client-ca; the roots are those that the CA publishes, and follow their rotation. "+
 		"Set it if proxies get their certificates from the CA of this mesh, as meshlog agent does")
+	fs.StringVar(&s.MCPListen, "mcp-listen", s.MCPListen, "`address` for MCP-over-xDS, with TLS if xDS has a certificate: clients such as an istiod read Istio's objects and the services of registries. A client needs an entry of mcp.sinks in the MeshPolicy. "+
+		"Set it to 0.0.0.0:15016 so that istiods have this mesh in their configSources")
+	fs.StringVar(&s.MCPClientCA, "mcp-client-ca", s.MCPClientCA, "PEM `file` with the CAs that sign the certificates of clients of MCP-over-xDS, read again when it changes. An istiod shows no certificate. "+
+		"Give it to let in only clients with such a certificate")
 	fs.StringVar(&s.SealKeyFile, "seal-key-file", s.SealKeyFile, "`file` with 32 random bytes or more, which must not be on the disk of --data: a systemd credential, a secret of a TPM, a mounted Secret. Read at the start. "+
 		"Set it so that the frontend keeps private keys in sealed files, in DATA/keys, and has them after a restart while all other processes are down; without it they are in memory only")
 	l := &s.Limits
@@ -116,6 +125,15 @@ func (s *Settings) Check() error {
 	case !s.hasTLS() && s.Listen == "":
 		errs = append(errs, process.Invalid("listen", "is empty, and there is no --tls-cert: give an address, or a certificate for --tls-listen"))
 	}
+	if s.MCPListen != "" {
+		address("mcp-listen", s.MCPListen)
+	}
+	switch {
+	case s.MCPClientCA != "" && s.MCPListen == "":
+		errs = append(errs, process.Invalid("mcp-client-ca", "has no effect without --mcp-listen"))
+	case s.MCPClientCA != "" && !s.hasTLS():
+		errs = append(errs, process.Invalid("tls-cert", "is missing: clients of MCP-over-xDS show certificates over TLS only; give --tls-cert and --tls-key, too"))
+	}
 	errs = append(errs, s.checkServing())
 	l := s.Limits
 	errs = append(errs,
@@ -142,14 +160,31 @@ func (s *Settings) Verify() error {
 	if s.TLS.Cert == "" {
 		return sealed
 	}
-	certs, err := certificates.Load(s.TLS)
+	var sinks error
+	if s.MCPClientCA != "" {
+		sinks = verifyFiles("mcp-client-ca", s.sinkFiles())
+	}
+	return errors.Join(verifyFiles("tls-cert", s.TLS), sinks, sealed)
+}
+
+// verifyFiles returns an error if the files of a port cannot be used.
+func verifyFiles(flag string, files certificates.Files) error {
+	certs, err := certificates.Load(files)
 	if err == nil {
 		err = certs.Trouble()
 	}
 	if err != nil {
-		err = process.Invalid("tls-cert", "%w", err)
+		return process.Invalid(flag, "%w", err)
 	}
-	return errors.Join(err, sealed)
+	return nil
+}
+
+// sinkFiles returns the files of the port for MCP-over-xDS, which has the certificate of the xDS
+// port.
+func (s *Settings) sinkFiles() certificates.Files {
+	f := s.TLS
+	f.ClientCA = s.MCPClientCA
+	return f
 }
 
 // SealKey reads the key of the sealed files; nil: none is set.
@@ -177,6 +212,12 @@ func (s *Settings) Open() (*Ports, error) {
 			return nil, err
 		}
 	}
+	if s.MCPListen != "" {
+		if err := s.openSinks(p); err != nil {
+			p.Close()
+			return nil, err
+		}
+	}
 	if at := s.plain(); at != "" {
 		if p.Plain, err = listen("listen", at); err != nil {
 			p.Close()
@@ -184,6 +225,17 @@ func (s *Settings) Open() (*Ports, error) {
 		}
 	}
 	return p, nil
+}
+
+// openSinks listens for MCP-over-xDS.
+func (s *Settings) openSinks(p *Ports) (err error) {
+	if s.hasTLS() {
+		if p.SinkCertificates, err = certificates.Load(s.sinkFiles()); err != nil {
+			return fmt.Errorf("TLS for MCP-over-xDS: %w", err)
+		}
+	}
+	p.Sinks, err = listen("mcp-listen", s.MCPListen)
+	return err
 }
 
 func listen(flag, addr string) ([]net.Listener, error) {
@@ -194,17 +246,20 @@ func listen(flag, addr string) ([]net.Listener, error) {
 	return []net.Listener{l}, nil
 }
 
-// Ports are the listeners for xDS.
+// Ports are the listeners for xDS, and for MCP-over-xDS.
 type Ports struct {
 	Plain, TLS   []net.Listener
 	Certificates *certificates.Certificates // of the TLS listeners; nil: none
-	MeshClients  bool                       // as in Settings
-	issued       *issued                    // nil: files have the certificate
+	Sinks        []net.Listener
+	// SinkCertificates are those of Sinks; nil: they are without TLS.
+	SinkCertificates *certificates.Certificates
+	MeshClients      bool    // as in Settings
+	issued           *issued // nil: files have the certificate
 }
 
 // Close closes all listeners.
 func (p *Ports) Close() {
-	for _, l := range slices.Concat(p.Plain, p.TLS) {
+	for _, l := range slices.Concat(p.Plain, p.TLS, p.Sinks) {
 		l.Close()
 	}
 }
@@ -216,6 +271,9 @@ func (p *Ports) Attrs() (attrs []any) {
 	}
 	for _, l := range p.TLS {
 		attrs = append(attrs, "xds-tls", l.Addr().String())
+	}
+	for _, l := range p.Sinks {
+		attrs = append(attrs, "mcp", l.Addr().String())
 	}
 	return attrs
 }

@@ -304,7 +304,7 @@ func (r *run) report(now time.Time) {
 	if !whole {
 		s.Oldest = time.Time{}
 	}
-	if s.Swept > 0 {
+	if s.Swept > 0 && s.Polled > 0 { // none is polled while Consul is away
 		s.Remedy = r.remedy()
 	}
 	r.status.Set(s)

@@ -14,6 +14,7 @@ import (
 	"meshlog.dev/deploy/testkit/mcptest"
 	"meshlog.dev/proto/ident"
 	registryv1 "meshlog.dev/proto/meshlog/registry/v1"
+	"meshlog.dev/services/mesh/kind"
 	"meshlog.dev/services/mesh/problem"
 	"meshlog.dev/services/watcher"
 	"meshlog.dev/services/watcher/mcpxds"
@@ -172,9 +173,9 @@ func undecoded(t *testing.T, o watcher.Object) (field, reason string) {
 }
 
 // typesOf returns all types of a kind that a source is asked for, the newest first.
-func typesOf(kind string) (types []string) {
-	for _, k := range mcpxds.Kinds() {
-		if k.Name == kind {
+func typesOf(name string) (types []string) {
+	for _, k := range kind.Istio() {
+		if k.Name == name {
 			for _, v := range k.Versions {
 				types = append(types, k.Group+"/"+v+"/"+k.Name)
 			}
@@ -186,7 +187,7 @@ func typesOf(kind string) (types []string) {
 // allTypes returns all types that a source is asked for, sorted.
 func allTypes() []string {
 	all := map[string]bool{}
-	for _, k := range mcpxds.Kinds() {
+	for _, k := range kind.Istio() {
 		for _, url := range typesOf(k.Name) {
 			all[url] = true
 		}

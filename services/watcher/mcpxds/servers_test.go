@@ -22,7 +22,7 @@ import (
 func TestNacos(t *testing.T) {
 	s := mcptest.Start(t, mcptest.Options{Silent: func(url string) bool { return strings.HasSuffix(url, "MeshConfig") }})
 	r := watch(t, s, nil)
-	if l := r.list(); len(l.Objects) != 0 || l.Partial || len(l.Kinds) != len(mcpxds.Kinds()) {
+	if l := r.list(); len(l.Objects) != 0 || l.Partial || len(l.Kinds) != len(kind.Istio()) {
 		t.Errorf("listed %+v", l)
 	}
 	service := &networking.ServiceEntry{
@@ -179,7 +179,7 @@ func TestMCP10OneVersion(t *testing.T) {
 	}})
 	s.Set(mcptest.ServiceEntries, entries("a")...)
 	r := watch(t, s, nil)
-	if l := r.list(); names(l.Objects) != "+a" || l.Partial || len(l.Kinds) != len(mcpxds.Kinds()) {
+	if l := r.list(); names(l.Objects) != "+a" || l.Partial || len(l.Kinds) != len(kind.Istio()) {
 		t.Errorf("listed %+v", l)
 	}
 }

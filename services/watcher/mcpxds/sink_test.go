@@ -16,6 +16,7 @@ import (
 
 	"meshlog.dev/deploy/testkit/mcptest"
 	"meshlog.dev/proto/ident"
+	"meshlog.dev/services/mesh/kind"
 	"meshlog.dev/services/mesh/permit"
 	"meshlog.dev/services/watcher/mcpxds"
 )
@@ -25,7 +26,7 @@ import (
 func TestMCP1Requests(t *testing.T) {
 	s := mcptest.Start(t, mcptest.Options{})
 	r := watch(t, s, func(c *mcpxds.Config) { c.ID, c.Namespace, c.Revision = "watcher-1", "mesh", "canary" })
-	if l := r.list(); len(l.Objects) != 0 || l.Partial || len(l.Kinds) != len(mcpxds.Kinds()) {
+	if l := r.list(); len(l.Objects) != 0 || l.Partial || len(l.Kinds) != len(kind.Istio()) {
 		t.Errorf("listed %+v", l)
 	}
 	first := s.Request(t, func(r *discoveryv3.DiscoveryRequest) bool { return r.GetNode() != nil })
@@ -56,7 +57,7 @@ func TestMCP1Requests(t *testing.T) {
 func TestACL2Kinds(t *testing.T) {
 	rules := permit.New(nil, "cluster.local", ident.Shard{})
 	var got []string
-	for _, k := range mcpxds.Kinds() {
+	for _, k := range kind.Istio() {
 		got = append(got, k.Name)
 		if d := rules.Forbid(ident.Key{Source: mcpxds.Source, Instance: "a", Kind: k.Name, Namespace: "shop", Name: "a"}, nil); d != nil {
 			t.Errorf("%s is forbidden: %s", k.Name, d.Reason)
@@ -253,7 +254,7 @@ func TestMCP3Silent(t *testing.T) {
 	s.Set(mcptest.ServiceEntries, entries("a")...)
 	r := watch(t, s, nil)
 	l := r.list()
-	if names(l.Objects) != "+a" || l.Partial || slices.Contains(l.Kinds, "VirtualService") || len(l.Kinds) != len(mcpxds.Kinds())-1 {
+	if names(l.Objects) != "+a" || l.Partial || slices.Contains(l.Kinds, "VirtualService") || len(l.Kinds) != len(kind.Istio())-1 {
 		t.Errorf("listed %+v", l)
 	}
 	if d := r.problem("unanswered"); !strings.Contains(d.Reason, "VirtualService") || d.Effect == "" {
@@ -279,7 +280,7 @@ func TestMCP3MeshConfig(t *testing.T) {
 	const url = "core/v1alpha1/MeshConfig"
 	s := mcptest.Start(t, mcptest.Options{Silent: func(u string) bool { return u == url }})
 	r := watch(t, s, func(c *mcpxds.Config) { c.MeshConfig = true })
-	if l := r.list(); len(l.Objects) != 0 || slices.Contains(l.Kinds, "MeshConfig") || len(l.Kinds) != len(mcpxds.Kinds()) {
+	if l := r.list(); len(l.Objects) != 0 || slices.Contains(l.Kinds, "MeshConfig") || len(l.Kinds) != len(kind.Istio()) {
 		t.Errorf("listed %+v", l)
 	}
 	s.Set(url, mcptest.Bare(&mesh.MeshConfig{IngressService: "edge"}))

@@ -18,13 +18,6 @@ const (
 	serviceKind    = "ServiceEntry"
 )
 
-// Kinds returns the kinds that a source is asked for without a setting: Istio's (MCP-1).
-func Kinds() []*kind.Kind {
-	return slices.DeleteFunc(kind.All(), func(k *kind.Kind) bool {
-		return !strings.HasSuffix(k.Group, ".istio.io") || !k.Namespaced || k.Form != kind.Spec
-	})
-}
-
 // set is all that a source has of a kind: the union of its versions (MCP-10).
 type set struct {
 	kind     *kind.Kind
@@ -94,7 +87,7 @@ func newSets(meshConfig bool) ([]*set, map[string]*collection) {
 		}
 		all = append(all, s)
 	}
-	for _, k := range Kinds() {
+	for _, k := range kind.Istio() {
 		var urls []string
 		for _, v := range k.Versions {
 			urls = append(urls, k.Group+"/"+v+"/"+k.DocumentKind())

@@ -249,7 +249,9 @@ type MeshPolicy struct {
 	GatewayCertificates string `protobuf:"bytes,10,opt,name=gateway_certificates,json=gatewayCertificates,proto3" json:"gateway_certificates,omitempty"`
 	// Hosts whose endpoints come from several sources, as in a migration from one
 	// registry to another. Without it a host belongs to one source.
-	MergeHosts    []*MergeHosts `protobuf:"bytes,11,rep,name=merge_hosts,json=mergeHosts,proto3" json:"merge_hosts,omitempty"`
+	MergeHosts []*MergeHosts `protobuf:"bytes,11,rep,name=merge_hosts,json=mergeHosts,proto3" json:"merge_hosts,omitempty"`
+	// What clients of MCP-over-xDS, such as an istiod, read from the frontends.
+	Mcp           *Mcp `protobuf:"bytes,12,opt,name=mcp,proto3" json:"mcp,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -354,6 +356,153 @@ func (x *MeshPolicy) GetMergeHosts() []*MergeHosts {
 	return nil
 }
 
+func (x *MeshPolicy) GetMcp() *Mcp {
+	if x != nil {
+		return x.Mcp
+	}
+	return nil
+}
+
+// Mcp says what the frontends serve by MCP-over-xDS, on --mcp-listen.
+type Mcp struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The first one that matches a client decides what it gets. A client that none
+	// matches is refused; without any, all are.
+	Sinks         []*McpSink `protobuf:"bytes,1,rep,name=sinks,proto3" json:"sinks,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Mcp) Reset() {
+	*x = Mcp{}
+	mi := &file_meshlog_config_v1_config_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Mcp) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Mcp) ProtoMessage() {}
+
+func (x *Mcp) ProtoReflect() protoreflect.Message {
+	mi := &file_meshlog_config_v1_config_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Mcp.ProtoReflect.Descriptor instead.
+func (*Mcp) Descriptor() ([]byte, []int) {
+	return file_meshlog_config_v1_config_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *Mcp) GetSinks() []*McpSink {
+	if x != nil {
+		return x.Sinks
+	}
+	return nil
+}
+
+// McpSink gives clients of MCP-over-xDS objects of the mesh. Its texts are globs, in
+// which * stands for any characters; an empty text or list matches everything.
+type McpSink struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The client's own namespace: NAMESPACE in the metadata of its node.
+	NodeNamespace string `protobuf:"bytes,1,opt,name=node_namespace,json=nodeNamespace,proto3" json:"node_namespace,omitempty"`
+	// Its revision: ISTIO_REVISION there.
+	NodeRevision string `protobuf:"bytes,2,opt,name=node_revision,json=nodeRevision,proto3" json:"node_revision,omitempty"`
+	// Sources whose objects it gets, such as consul.
+	Sources []string `protobuf:"bytes,3,rep,name=sources,proto3" json:"sources,omitempty"`
+	// Kinds that it gets, such as ServiceEntry. Services are ServiceEntries to it.
+	Kinds []string `protobuf:"bytes,4,rep,name=kinds,proto3" json:"kinds,omitempty"`
+	// Namespaces whose objects it gets.
+	Namespaces []string `protobuf:"bytes,5,rep,name=namespaces,proto3" json:"namespaces,omitempty"`
+	// Services that it gets besides those of registries: kubernetes, for a client that
+	// does not itself read the cluster.
+	Include       []string `protobuf:"bytes,6,rep,name=include,proto3" json:"include,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *McpSink) Reset() {
+	*x = McpSink{}
+	mi := &file_meshlog_config_v1_config_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *McpSink) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*McpSink) ProtoMessage() {}
+
+func (x *McpSink) ProtoReflect() protoreflect.Message {
+	mi := &file_meshlog_config_v1_config_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use McpSink.ProtoReflect.Descriptor instead.
+func (*McpSink) Descriptor() ([]byte, []int) {
+	return file_meshlog_config_v1_config_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *McpSink) GetNodeNamespace() string {
+	if x != nil {
+		return x.NodeNamespace
+	}
+	return ""
+}
+
+func (x *McpSink) GetNodeRevision() string {
+	if x != nil {
+		return x.NodeRevision
+	}
+	return ""
+}
+
+func (x *McpSink) GetSources() []string {
+	if x != nil {
+		return x.Sources
+	}
+	return nil
+}
+
+func (x *McpSink) GetKinds() []string {
+	if x != nil {
+		return x.Kinds
+	}
+	return nil
+}
+
+func (x *McpSink) GetNamespaces() []string {
+	if x != nil {
+		return x.Namespaces
+	}
+	return nil
+}
+
+func (x *McpSink) GetInclude() []string {
+	if x != nil {
+		return x.Include
+	}
+	return nil
+}
+
 // MergeHosts joins the claims of several sources to a host of one namespace: the
 // first source has the attributes; ports and endpoints are those of all. Claims
 // join if their endpoints are found alike: addresses with addresses, names with
@@ -370,7 +519,7 @@ type MergeHosts struct {
 
 func (x *MergeHosts) Reset() {
 	*x = MergeHosts{}
-	mi := &file_meshlog_config_v1_config_proto_msgTypes[4]
+	mi := &file_meshlog_config_v1_config_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -382,7 +531,7 @@ func (x *MergeHosts) String() string {
 func (*MergeHosts) ProtoMessage() {}
 
 func (x *MergeHosts) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_config_v1_config_proto_msgTypes[4]
+	mi := &file_meshlog_config_v1_config_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -395,7 +544,7 @@ func (x *MergeHosts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MergeHosts.ProtoReflect.Descriptor instead.
 func (*MergeHosts) Descriptor() ([]byte, []int) {
-	return file_meshlog_config_v1_config_proto_rawDescGZIP(), []int{4}
+	return file_meshlog_config_v1_config_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *MergeHosts) GetHosts() []string {
@@ -435,7 +584,7 @@ type SourceRule struct {
 
 func (x *SourceRule) Reset() {
 	*x = SourceRule{}
-	mi := &file_meshlog_config_v1_config_proto_msgTypes[5]
+	mi := &file_meshlog_config_v1_config_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -447,7 +596,7 @@ func (x *SourceRule) String() string {
 func (*SourceRule) ProtoMessage() {}
 
 func (x *SourceRule) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_config_v1_config_proto_msgTypes[5]
+	mi := &file_meshlog_config_v1_config_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -460,7 +609,7 @@ func (x *SourceRule) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SourceRule.ProtoReflect.Descriptor instead.
 func (*SourceRule) Descriptor() ([]byte, []int) {
-	return file_meshlog_config_v1_config_proto_rawDescGZIP(), []int{5}
+	return file_meshlog_config_v1_config_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *SourceRule) GetSource() string {
@@ -510,7 +659,7 @@ type RequiredSource struct {
 
 func (x *RequiredSource) Reset() {
 	*x = RequiredSource{}
-	mi := &file_meshlog_config_v1_config_proto_msgTypes[6]
+	mi := &file_meshlog_config_v1_config_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -522,7 +671,7 @@ func (x *RequiredSource) String() string {
 func (*RequiredSource) ProtoMessage() {}
 
 func (x *RequiredSource) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_config_v1_config_proto_msgTypes[6]
+	mi := &file_meshlog_config_v1_config_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -535,7 +684,7 @@ func (x *RequiredSource) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RequiredSource.ProtoReflect.Descriptor instead.
 func (*RequiredSource) Descriptor() ([]byte, []int) {
-	return file_meshlog_config_v1_config_proto_rawDescGZIP(), []int{6}
+	return file_meshlog_config_v1_config_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *RequiredSource) GetSource() string {
@@ -574,7 +723,7 @@ type Guard struct {
 
 func (x *Guard) Reset() {
 	*x = Guard{}
-	mi := &file_meshlog_config_v1_config_proto_msgTypes[7]
+	mi := &file_meshlog_config_v1_config_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -586,7 +735,7 @@ func (x *Guard) String() string {
 func (*Guard) ProtoMessage() {}
 
 func (x *Guard) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_config_v1_config_proto_msgTypes[7]
+	mi := &file_meshlog_config_v1_config_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -599,7 +748,7 @@ func (x *Guard) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Guard.ProtoReflect.Descriptor instead.
 func (*Guard) Descriptor() ([]byte, []int) {
-	return file_meshlog_config_v1_config_proto_rawDescGZIP(), []int{7}
+	return file_meshlog_config_v1_config_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Guard) GetDisabled() bool {
@@ -639,7 +788,7 @@ const file_meshlog_config_v1_config_proto_rawDesc = "" +
 	"\bLocality\x12\x16\n" +
 	"\x06region\x18\x01 \x01(\tR\x06region\x12\x12\n" +
 	"\x04zone\x18\x02 \x01(\tR\x04zone\x12\x19\n" +
-	"\bsub_zone\x18\x03 \x01(\tR\asubZone\"\xbe\x04\n" +
+	"\bsub_zone\x18\x03 \x01(\tR\asubZone\"\xe8\x04\n" +
 	"\n" +
 	"MeshPolicy\x12'\n" +
 	"\x0fsource_priority\x18\x01 \x03(\tR\x0esourcePriority\x12L\n" +
@@ -653,8 +802,20 @@ const file_meshlog_config_v1_config_proto_rawDesc = "" +
 	"\x14gateway_certificates\x18\n" +
 	" \x01(\tR\x13gatewayCertificates\x12>\n" +
 	"\vmerge_hosts\x18\v \x03(\v2\x1d.meshlog.config.v1.MergeHostsR\n" +
-	"mergeHostsJ\x04\b\b\x10\tR\n" +
-	"unenforced\"<\n" +
+	"mergeHosts\x12(\n" +
+	"\x03mcp\x18\f \x01(\v2\x16.meshlog.config.v1.McpR\x03mcpJ\x04\b\b\x10\tR\n" +
+	"unenforced\"7\n" +
+	"\x03Mcp\x120\n" +
+	"\x05sinks\x18\x01 \x03(\v2\x1a.meshlog.config.v1.McpSinkR\x05sinks\"\xbf\x01\n" +
+	"\aMcpSink\x12%\n" +
+	"\x0enode_namespace\x18\x01 \x01(\tR\rnodeNamespace\x12#\n" +
+	"\rnode_revision\x18\x02 \x01(\tR\fnodeRevision\x12\x18\n" +
+	"\asources\x18\x03 \x03(\tR\asources\x12\x14\n" +
+	"\x05kinds\x18\x04 \x03(\tR\x05kinds\x12\x1e\n" +
+	"\n" +
+	"namespaces\x18\x05 \x03(\tR\n" +
+	"namespaces\x12\x18\n" +
+	"\ainclude\x18\x06 \x03(\tR\ainclude\"<\n" +
 	"\n" +
 	"MergeHosts\x12\x14\n" +
 	"\x05hosts\x18\x01 \x03(\tR\x05hosts\x12\x18\n" +
@@ -689,35 +850,39 @@ func file_meshlog_config_v1_config_proto_rawDescGZIP() []byte {
 	return file_meshlog_config_v1_config_proto_rawDescData
 }
 
-var file_meshlog_config_v1_config_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
+var file_meshlog_config_v1_config_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
 var file_meshlog_config_v1_config_proto_goTypes = []any{
 	(*Resource)(nil),            // 0: meshlog.config.v1.Resource
 	(*NodeSelector)(nil),        // 1: meshlog.config.v1.NodeSelector
 	(*Locality)(nil),            // 2: meshlog.config.v1.Locality
 	(*MeshPolicy)(nil),          // 3: meshlog.config.v1.MeshPolicy
-	(*MergeHosts)(nil),          // 4: meshlog.config.v1.MergeHosts
-	(*SourceRule)(nil),          // 5: meshlog.config.v1.SourceRule
-	(*RequiredSource)(nil),      // 6: meshlog.config.v1.RequiredSource
-	(*Guard)(nil),               // 7: meshlog.config.v1.Guard
-	(*anypb.Any)(nil),           // 8: google.protobuf.Any
-	(*structpb.Struct)(nil),     // 9: google.protobuf.Struct
-	(*durationpb.Duration)(nil), // 10: google.protobuf.Duration
+	(*Mcp)(nil),                 // 4: meshlog.config.v1.Mcp
+	(*McpSink)(nil),             // 5: meshlog.config.v1.McpSink
+	(*MergeHosts)(nil),          // 6: meshlog.config.v1.MergeHosts
+	(*SourceRule)(nil),          // 7: meshlog.config.v1.SourceRule
+	(*RequiredSource)(nil),      // 8: meshlog.config.v1.RequiredSource
+	(*Guard)(nil),               // 9: meshlog.config.v1.Guard
+	(*anypb.Any)(nil),           // 10: google.protobuf.Any
+	(*structpb.Struct)(nil),     // 11: google.protobuf.Struct
+	(*durationpb.Duration)(nil), // 12: google.protobuf.Duration
 }
 var file_meshlog_config_v1_config_proto_depIdxs = []int32{
 	1,  // 0: meshlog.config.v1.Resource.nodes:type_name -> meshlog.config.v1.NodeSelector
-	8,  // 1: meshlog.config.v1.Resource.resource:type_name -> google.protobuf.Any
-	9,  // 2: meshlog.config.v1.NodeSelector.metadata:type_name -> google.protobuf.Struct
+	10, // 1: meshlog.config.v1.Resource.resource:type_name -> google.protobuf.Any
+	11, // 2: meshlog.config.v1.NodeSelector.metadata:type_name -> google.protobuf.Struct
 	2,  // 3: meshlog.config.v1.NodeSelector.locality:type_name -> meshlog.config.v1.Locality
-	6,  // 4: meshlog.config.v1.MeshPolicy.required_sources:type_name -> meshlog.config.v1.RequiredSource
-	7,  // 5: meshlog.config.v1.MeshPolicy.guard:type_name -> meshlog.config.v1.Guard
-	5,  // 6: meshlog.config.v1.MeshPolicy.source_rules:type_name -> meshlog.config.v1.SourceRule
-	10, // 7: meshlog.config.v1.MeshPolicy.max_connection_duration:type_name -> google.protobuf.Duration
-	4,  // 8: meshlog.config.v1.MeshPolicy.merge_hosts:type_name -> meshlog.config.v1.MergeHosts
-	9,  // [9:9] is the sub-list for method output_type
-	9,  // [9:9] is the sub-list for method input_type
-	9,  // [9:9] is the sub-list for extension type_name
-	9,  // [9:9] is the sub-list for extension extendee
-	0,  // [0:9] is the sub-list for field type_name
+	8,  // 4: meshlog.config.v1.MeshPolicy.required_sources:type_name -> meshlog.config.v1.RequiredSource
+	9,  // 5: meshlog.config.v1.MeshPolicy.guard:type_name -> meshlog.config.v1.Guard
+	7,  // 6: meshlog.config.v1.MeshPolicy.source_rules:type_name -> meshlog.config.v1.SourceRule
+	12, // 7: meshlog.config.v1.MeshPolicy.max_connection_duration:type_name -> google.protobuf.Duration
+	6,  // 8: meshlog.config.v1.MeshPolicy.merge_hosts:type_name -> meshlog.config.v1.MergeHosts
+	4,  // 9: meshlog.config.v1.MeshPolicy.mcp:type_name -> meshlog.config.v1.Mcp
+	5,  // 10: meshlog.config.v1.Mcp.sinks:type_name -> meshlog.config.v1.McpSink
+	11, // [11:11] is the sub-list for method output_type
+	11, // [11:11] is the sub-list for method input_type
+	11, // [11:11] is the sub-list for extension type_name
+	11, // [11:11] is the sub-list for extension extendee
+	0,  // [0:11] is the sub-list for field type_name
 }
 
 func init() { file_meshlog_config_v1_config_proto_init() }
@@ -731,7 +896,7 @@ func file_meshlog_config_v1_config_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_meshlog_config_v1_config_proto_rawDesc), len(file_meshlog_config_v1_config_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   8,
+			NumMessages:   10,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -459,7 +459,10 @@ type FrontendReport struct {
 	// each certificate, sorted.
 	Roots [][]byte `protobuf:"bytes,18,rep,name=roots,proto3" json:"roots,omitempty"`
 	// What the clients have applied of them.
-	RootsApplied  []*RootsApplied `protobuf:"bytes,19,rep,name=roots_applied,json=rootsApplied,proto3" json:"roots_applied,omitempty"`
+	RootsApplied []*RootsApplied `protobuf:"bytes,19,rep,name=roots_applied,json=rootsApplied,proto3" json:"roots_applied,omitempty"`
+	// The clients of MCP-over-xDS. A type URL is GROUP/VERSION/KIND, and the type of a
+	// client is "sink".
+	Sinks         []*ProxyReport `protobuf:"bytes,20,rep,name=sinks,proto3" json:"sinks,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -616,6 +619,13 @@ func (x *FrontendReport) GetRoots() [][]byte {
 func (x *FrontendReport) GetRootsApplied() []*RootsApplied {
 	if x != nil {
 		return x.RootsApplied
+	}
+	return nil
+}
+
+func (x *FrontendReport) GetSinks() []*ProxyReport {
+	if x != nil {
+		return x.Sinks
 	}
 	return nil
 }
@@ -3494,7 +3504,7 @@ const file_meshlog_report_v1_report_proto_rawDesc = "" +
 	"\bjwks_uri\x18\x02 \x01(\tR\ajwksUri\x12\x19\n" +
 	"\bnamed_by\x18\x03 \x01(\tR\anamedBy\"%\n" +
 	"\rReportRequest\x12\x14\n" +
-	"\x05whole\x18\x01 \x01(\tR\x05whole\"\xf9\x05\n" +
+	"\x05whole\x18\x01 \x01(\tR\x05whole\"\xaf\x06\n" +
 	"\x0eFrontendReport\x12\x1a\n" +
 	"\bfrontend\x18\x01 \x01(\tR\bfrontend\x12\x14\n" +
 	"\x05build\x18\x02 \x01(\tR\x05build\x12.\n" +
@@ -3515,7 +3525,8 @@ const file_meshlog_report_v1_report_proto_rawDesc = "" +
 	"\vaway_reason\x18\x11 \x01(\tR\n" +
 	"awayReason\x12\x14\n" +
 	"\x05roots\x18\x12 \x03(\fR\x05roots\x12D\n" +
-	"\rroots_applied\x18\x13 \x03(\v2\x1f.meshlog.report.v1.RootsAppliedR\frootsAppliedJ\x04\b\x0f\x10\x10R\x04more\">\n" +
+	"\rroots_applied\x18\x13 \x03(\v2\x1f.meshlog.report.v1.RootsAppliedR\frootsApplied\x124\n" +
+	"\x05sinks\x18\x14 \x03(\v2\x1e.meshlog.report.v1.ProxyReportR\x05sinksJ\x04\b\x0f\x10\x10R\x04more\">\n" +
 	"\fRootsApplied\x12\x14\n" +
 	"\x05roots\x18\x01 \x03(\fR\x05roots\x12\x18\n" +
 	"\astreams\x18\x02 \x01(\rR\astreams\"[\n" +
@@ -3841,67 +3852,68 @@ var file_meshlog_report_v1_report_proto_depIdxs = []int32{
 	8,  // 9: meshlog.report.v1.FrontendReport.applied:type_name -> meshlog.report.v1.Applied
 	40, // 10: meshlog.report.v1.FrontendReport.away:type_name -> google.protobuf.Timestamp
 	7,  // 11: meshlog.report.v1.FrontendReport.roots_applied:type_name -> meshlog.report.v1.RootsApplied
-	39, // 12: meshlog.report.v1.Applied.version:type_name -> meshlog.snapshot.v1.Version
-	39, // 13: meshlog.report.v1.Verdict.good:type_name -> meshlog.snapshot.v1.Version
-	10, // 14: meshlog.report.v1.Verdict.rejectors:type_name -> meshlog.report.v1.Rejector
-	39, // 15: meshlog.report.v1.ChainMismatch.own:type_name -> meshlog.snapshot.v1.Version
-	39, // 16: meshlog.report.v1.ChainMismatch.head:type_name -> meshlog.snapshot.v1.Version
-	40, // 17: meshlog.report.v1.ProxyReport.connected_since:type_name -> google.protobuf.Timestamp
-	13, // 18: meshlog.report.v1.ProxyReport.types:type_name -> meshlog.report.v1.TypeReport
-	40, // 19: meshlog.report.v1.ProxyReport.certificate_ends:type_name -> google.protobuf.Timestamp
-	40, // 20: meshlog.report.v1.ProxyReport.certificate_begins:type_name -> google.protobuf.Timestamp
-	40, // 21: meshlog.report.v1.ProxyReport.certificate_shown:type_name -> google.protobuf.Timestamp
-	39, // 22: meshlog.report.v1.TypeReport.sent:type_name -> meshlog.snapshot.v1.Version
-	39, // 23: meshlog.report.v1.TypeReport.acked:type_name -> meshlog.snapshot.v1.Version
-	40, // 24: meshlog.report.v1.TypeReport.sent_time:type_name -> google.protobuf.Timestamp
-	40, // 25: meshlog.report.v1.TypeReport.acked_time:type_name -> google.protobuf.Timestamp
-	14, // 26: meshlog.report.v1.TypeReport.nack:type_name -> meshlog.report.v1.Nack
-	40, // 27: meshlog.report.v1.TypeReport.unanswered:type_name -> google.protobuf.Timestamp
-	40, // 28: meshlog.report.v1.Nack.time:type_name -> google.protobuf.Timestamp
-	40, // 29: meshlog.report.v1.WatcherReport.time:type_name -> google.protobuf.Timestamp
-	41, // 30: meshlog.report.v1.WatcherReport.diagnostics:type_name -> meshlog.snapshot.v1.Diagnostic
-	40, // 31: meshlog.report.v1.WatcherReport.listed:type_name -> google.protobuf.Timestamp
-	40, // 32: meshlog.report.v1.WatcherReport.changed:type_name -> google.protobuf.Timestamp
-	40, // 33: meshlog.report.v1.WatcherReport.down:type_name -> google.protobuf.Timestamp
-	16, // 34: meshlog.report.v1.WatcherReport.registry:type_name -> meshlog.report.v1.RegistryReport
-	40, // 35: meshlog.report.v1.RegistryReport.oldest_read:type_name -> google.protobuf.Timestamp
-	40, // 36: meshlog.report.v1.RegistryReport.error_time:type_name -> google.protobuf.Timestamp
-	40, // 37: meshlog.report.v1.BuilderReport.time:type_name -> google.protobuf.Timestamp
-	39, // 38: meshlog.report.v1.BuilderReport.position:type_name -> meshlog.snapshot.v1.Version
-	39, // 39: meshlog.report.v1.BuilderReport.head:type_name -> meshlog.snapshot.v1.Version
-	23, // 40: meshlog.report.v1.BuilderReport.timings:type_name -> meshlog.report.v1.StageTiming
-	22, // 41: meshlog.report.v1.BuilderReport.holds:type_name -> meshlog.report.v1.Hold
-	41, // 42: meshlog.report.v1.BuilderReport.diagnostics:type_name -> meshlog.snapshot.v1.Diagnostic
-	21, // 43: meshlog.report.v1.BuilderReport.quarantines:type_name -> meshlog.report.v1.Quarantine
-	20, // 44: meshlog.report.v1.BuilderReport.peers:type_name -> meshlog.report.v1.Peer
-	19, // 45: meshlog.report.v1.BuilderReport.frozen:type_name -> meshlog.report.v1.FrozenKind
-	40, // 46: meshlog.report.v1.BuilderReport.away:type_name -> google.protobuf.Timestamp
-	18, // 47: meshlog.report.v1.BuilderReport.log_shares:type_name -> meshlog.report.v1.LogShare
-	40, // 48: meshlog.report.v1.Peer.heard:type_name -> google.protobuf.Timestamp
-	40, // 49: meshlog.report.v1.Quarantine.since:type_name -> google.protobuf.Timestamp
-	39, // 50: meshlog.report.v1.StageTiming.version:type_name -> meshlog.snapshot.v1.Version
-	40, // 51: meshlog.report.v1.StageTiming.observed:type_name -> google.protobuf.Timestamp
-	40, // 52: meshlog.report.v1.StageTiming.logged:type_name -> google.protobuf.Timestamp
-	40, // 53: meshlog.report.v1.StageTiming.read:type_name -> google.protobuf.Timestamp
-	40, // 54: meshlog.report.v1.StageTiming.due:type_name -> google.protobuf.Timestamp
-	40, // 55: meshlog.report.v1.StageTiming.built:type_name -> google.protobuf.Timestamp
-	40, // 56: meshlog.report.v1.StageTiming.published:type_name -> google.protobuf.Timestamp
-	12, // 57: meshlog.report.v1.ProxyReply.report:type_name -> meshlog.report.v1.ProxyReport
-	39, // 58: meshlog.report.v1.ProxyReply.version:type_name -> meshlog.snapshot.v1.Version
-	32, // 59: meshlog.report.v1.ProxyReply.types:type_name -> meshlog.report.v1.TypeContent
-	31, // 60: meshlog.report.v1.DrainReply.agents:type_name -> meshlog.report.v1.DrainingAgent
-	40, // 61: meshlog.report.v1.DrainingAgent.until:type_name -> google.protobuf.Timestamp
-	33, // 62: meshlog.report.v1.TypeContent.resources:type_name -> meshlog.report.v1.ResourceContent
-	0,  // 63: meshlog.report.v1.AuthorityRequest.action:type_name -> meshlog.report.v1.AuthorityAction
-	36, // 64: meshlog.report.v1.AuthorityReply.roots:type_name -> meshlog.report.v1.AuthorityRoot
-	40, // 65: meshlog.report.v1.AuthorityRoot.since:type_name -> google.protobuf.Timestamp
-	40, // 66: meshlog.report.v1.AuthorityRoot.ends:type_name -> google.protobuf.Timestamp
-	40, // 67: meshlog.report.v1.AuthorityRoot.last_ends:type_name -> google.protobuf.Timestamp
-	68, // [68:68] is the sub-list for method output_type
-	68, // [68:68] is the sub-list for method input_type
-	68, // [68:68] is the sub-list for extension type_name
-	68, // [68:68] is the sub-list for extension extendee
-	0,  // [0:68] is the sub-list for field type_name
+	12, // 12: meshlog.report.v1.FrontendReport.sinks:type_name -> meshlog.report.v1.ProxyReport
+	39, // 13: meshlog.report.v1.Applied.version:type_name -> meshlog.snapshot.v1.Version
+	39, // 14: meshlog.report.v1.Verdict.good:type_name -> meshlog.snapshot.v1.Version
+	10, // 15: meshlog.report.v1.Verdict.rejectors:type_name -> meshlog.report.v1.Rejector
+	39, // 16: meshlog.report.v1.ChainMismatch.own:type_name -> meshlog.snapshot.v1.Version
+	39, // 17: meshlog.report.v1.ChainMismatch.head:type_name -> meshlog.snapshot.v1.Version
+	40, // 18: meshlog.report.v1.ProxyReport.connected_since:type_name -> google.protobuf.Timestamp
+	13, // 19: meshlog.report.v1.ProxyReport.types:type_name -> meshlog.report.v1.TypeReport
+	40, // 20: meshlog.report.v1.ProxyReport.certificate_ends:type_name -> google.protobuf.Timestamp
+	40, // 21: meshlog.report.v1.ProxyReport.certificate_begins:type_name -> google.protobuf.Timestamp
+	40, // 22: meshlog.report.v1.ProxyReport.certificate_shown:type_name -> google.protobuf.Timestamp
+	39, // 23: meshlog.report.v1.TypeReport.sent:type_name -> meshlog.snapshot.v1.Version
+	39, // 24: meshlog.report.v1.TypeReport.acked:type_name -> meshlog.snapshot.v1.Version
+	40, // 25: meshlog.report.v1.TypeReport.sent_time:type_name -> google.protobuf.Timestamp
+	40, // 26: meshlog.report.v1.TypeReport.acked_time:type_name -> google.protobuf.Timestamp
+	14, // 27: meshlog.report.v1.TypeReport.nack:type_name -> meshlog.report.v1.Nack
+	40, // 28: meshlog.report.v1.TypeReport.unanswered:type_name -> google.protobuf.Timestamp
+	40, // 29: meshlog.report.v1.Nack.time:type_name -> google.protobuf.Timestamp
+	40, // 30: meshlog.report.v1.WatcherReport.time:type_name -> google.protobuf.Timestamp
+	41, // 31: meshlog.report.v1.WatcherReport.diagnostics:type_name -> meshlog.snapshot.v1.Diagnostic
+	40, // 32: meshlog.report.v1.WatcherReport.listed:type_name -> google.protobuf.Timestamp
+	40, // 33: meshlog.report.v1.WatcherReport.changed:type_name -> google.protobuf.Timestamp
+	40, // 34: meshlog.report.v1.WatcherReport.down:type_name -> google.protobuf.Timestamp
+	16, // 35: meshlog.report.v1.WatcherReport.registry:type_name -> meshlog.report.v1.RegistryReport
+	40, // 36: meshlog.report.v1.RegistryReport.oldest_read:type_name -> google.protobuf.Timestamp
+	40, // 37: meshlog.report.v1.RegistryReport.error_time:type_name -> google.protobuf.Timestamp
+	40, // 38: meshlog.report.v1.BuilderReport.time:type_name -> google.protobuf.Timestamp
+	39, // 39: meshlog.report.v1.BuilderReport.position:type_name -> meshlog.snapshot.v1.Version
+	39, // 40: meshlog.report.v1.BuilderReport.head:type_name -> meshlog.snapshot.v1.Version
+	23, // 41: meshlog.report.v1.BuilderReport.timings:type_name -> meshlog.report.v1.StageTiming
+	22, // 42: meshlog.report.v1.BuilderReport.holds:type_name -> meshlog.report.v1.Hold
+	41, // 43: meshlog.report.v1.BuilderReport.diagnostics:type_name -> meshlog.snapshot.v1.Diagnostic
+	21, // 44: meshlog.report.v1.BuilderReport.quarantines:type_name -> meshlog.report.v1.Quarantine
+	20, // 45: meshlog.report.v1.BuilderReport.peers:type_name -> meshlog.report.v1.Peer
+	19, // 46: meshlog.report.v1.BuilderReport.frozen:type_name -> meshlog.report.v1.FrozenKind
+	40, // 47: meshlog.report.v1.BuilderReport.away:type_name -> google.protobuf.Timestamp
+	18, // 48: meshlog.report.v1.BuilderReport.log_shares:type_name -> meshlog.report.v1.LogShare
+	40, // 49: meshlog.report.v1.Peer.heard:type_name -> google.protobuf.Timestamp
+	40, // 50: meshlog.report.v1.Quarantine.since:type_name -> google.protobuf.Timestamp
+	39, // 51: meshlog.report.v1.StageTiming.version:type_name -> meshlog.snapshot.v1.Version
+	40, // 52: meshlog.report.v1.StageTiming.observed:type_name -> google.protobuf.Timestamp
+	40, // 53: meshlog.report.v1.StageTiming.logged:type_name -> google.protobuf.Timestamp
+	40, // 54: meshlog.report.v1.StageTiming.read:type_name -> google.protobuf.Timestamp
+	40, // 55: meshlog.report.v1.StageTiming.due:type_name -> google.protobuf.Timestamp
+	40, // 56: meshlog.report.v1.StageTiming.built:type_name -> google.protobuf.Timestamp
+	40, // 57: meshlog.report.v1.StageTiming.published:type_name -> google.protobuf.Timestamp
+	12, // 58: meshlog.report.v1.ProxyReply.report:type_name -> meshlog.report.v1.ProxyReport
+	39, // 59: meshlog.report.v1.ProxyReply.version:type_name -> meshlog.snapshot.v1.Version
+	32, // 60: meshlog.report.v1.ProxyReply.types:type_name -> meshlog.report.v1.TypeContent
+	31, // 61: meshlog.report.v1.DrainReply.agents:type_name -> meshlog.report.v1.DrainingAgent
+	40, // 62: meshlog.report.v1.DrainingAgent.until:type_name -> google.protobuf.Timestamp
+	33, // 63: meshlog.report.v1.TypeContent.resources:type_name -> meshlog.report.v1.ResourceContent
+	0,  // 64: meshlog.report.v1.AuthorityRequest.action:type_name -> meshlog.report.v1.AuthorityAction
+	36, // 65: meshlog.report.v1.AuthorityReply.roots:type_name -> meshlog.report.v1.AuthorityRoot
+	40, // 66: meshlog.report.v1.AuthorityRoot.since:type_name -> google.protobuf.Timestamp
+	40, // 67: meshlog.report.v1.AuthorityRoot.ends:type_name -> google.protobuf.Timestamp
+	40, // 68: meshlog.report.v1.AuthorityRoot.last_ends:type_name -> google.protobuf.Timestamp
+	69, // [69:69] is the sub-list for method output_type
+	69, // [69:69] is the sub-list for method input_type
+	69, // [69:69] is the sub-list for extension type_name
+	69, // [69:69] is the sub-list for extension extendee
+	0,  // [0:69] is the sub-list for field type_name
 }
 
 func init() { file_meshlog_report_v1_report_proto_init() }

@@ -70,22 +70,34 @@ func (c *checker) sourceRule(at *fieldPath, r *configv1.SourceRule) {
 	if known := append([]string{"up"}, sources...); source != "" && !slices.ContainsFunc(known, func(s string) bool { return permit.Match(source, s) }) {
 		c.warnf(at.field("source"), "use "+strings.Join(known, ", ")+", or a glob that matches some", "meshlog has no source %q", source)
 	}
-	for _, list := range []struct {
-		field string
-		globs []string
-	}{{"kinds", r.GetKinds()}, {"namespaces", r.GetNamespaces()}, {"hosts", r.GetHosts()}} {
-		seen := map[string]bool{}
-		for i, glob := range list.globs {
-			c.errorIf(glob == "", at.field(list.field).item(i), "remove it, or write * for all", "is empty")
-			c.errorIf(!first(seen, glob), at.field(list.field).item(i), "name each once", isTwice, glob)
-		}
-	}
+	c.globs(at, []globList{{"kinds", r.GetKinds()}, {"namespaces", r.GetNamespaces()}, {"hosts", r.GetHosts()}})
 	for i, h := range r.GetHosts() {
 		c.errorIf(h != strings.ToLower(h), at.field("hosts").item(i), "write it in lower case", "%q has capital letters", h)
 	}
 	for i, k := range r.GetKinds() {
 		if k == "MeshPolicy" {
 			c.warnf(at.field("kinds").item(i), "remove it", "no rule decides about a MeshPolicy: only kubernetes, file, api and up may publish it")
+		}
+	}
+}
+
+// isSource reports whether a glob matches a source.
+func isSource(glob string) bool {
+	return slices.ContainsFunc(sources, func(s string) bool { return permit.Match(glob, s) })
+}
+
+// globList is a field with globs.
+type globList struct {
+	field string
+	globs []string
+}
+
+func (c *checker) globs(at *fieldPath, lists []globList) {
+	for _, list := range lists {
+		seen := map[string]bool{}
+		for i, glob := range list.globs {
+			c.errorIf(glob == "", at.field(list.field).item(i), "remove it, or write * for all", "is empty")
+			c.errorIf(!first(seen, glob), at.field(list.field).item(i), "name each once", isTwice, glob)
 		}
 	}
 }
@@ -137,6 +149,32 @@ func (c *checker) mergeHosts(merges []*configv1.MergeHosts) {
 	}
 }
 
+// mcpSink checks what clients of MCP-over-xDS get (MCP-16).
+func (c *checker) mcpSink(at *fieldPath, s *configv1.McpSink) {
+	c.globs(at, []globList{{"sources", s.GetSources()}, {"kinds", s.GetKinds()}, {"namespaces", s.GetNamespaces()}})
+	for i, source := range s.GetSources() {
+		if source != "" && !isSource(source) {
+			c.warnf(at.field("sources").item(i), "use "+strings.Join(sources, ", ")+", or a glob that matches some", "meshlog has no source %q", source)
+		}
+	}
+	for i, what := range s.GetInclude() {
+		c.errorIf(what != "kubernetes", at.field("include").item(i), "write kubernetes, or leave it out", "meshlog knows no %q", what)
+	}
+}
+
+// MCPKinds returns warnings about the kinds of mcp.sinks in a MeshPolicy that no client gets.
+func MCPKinds(p *configv1.MeshPolicy, known func(glob string) bool) []problem.Diagnostic {
+	c := checker{}
+	for i, s := range p.GetMcp().GetSinks() {
+		for j, k := range s.GetKinds() {
+			if k != "" && !known(k) {
+				c.warnf(root.field("mcp.sinks").item(i).field("kinds").item(j), "name a kind of Istio, such as ServiceEntry, which Services are there", "MCP-over-xDS carries no kind %q", k)
+			}
+		}
+	}
+	return c.result()
+}
+
 // MeshPolicy checks a MeshPolicy.
 func MeshPolicy(m proto.Message) []problem.Diagnostic {
 	p := m.(*configv1.MeshPolicy)
@@ -164,6 +202,9 @@ func MeshPolicy(m proto.Message) []problem.Diagnostic {
 		c.sourceRule(root.field("sourceRules").item(i), r)
 	}
 	c.mergeHosts(p.GetMergeHosts())
+	for i, s := range p.GetMcp().GetSinks() {
+		c.mcpSink(root.field("mcp.sinks").item(i), s)
+	}
 	if n := p.GetGuard().GetMaxLossPercent(); n > 100 {
 		c.errorf(root.field("guard.maxLossPercent"), "use 1 to 100; 0 means the default of 30", "%d is more than 100 percent", n)
 	}
