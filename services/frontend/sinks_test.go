@@ -272,7 +272,7 @@ func TestSinkCertificates(t *testing.T) {
 	m.Publish(sinkPolicy(&configv1.McpSink{}), sinkEntry("a.example"))
 	ca := certtest.NewCA("mesh")
 	dir := t.TempDir()
-	cert, key := ca.Server("mcp.example", time.Now().Add(time.Hour)).Write(t, dir, "server")
+	cert, key := ca.Server("mcp", time.Now().Add(time.Hour)).Write(t, dir, "server")
 	certs, err := certificates.Load(certificates.Files{Cert: cert, Key: key, ClientCA: certtest.WriteFile(t, dir, "ca.pem", ca.PEM())})
 	if err != nil {
 		t.Fatal(err)
@@ -280,7 +280,7 @@ func TestSinkCertificates(t *testing.T) {
 	l, sinks := withSinks(t)
 	start(t, "f1", m, sinks, func(c *frontend.Config) { c.SinkTLS = certs.Config() })
 	dial := func(own ...tls.Certificate) *grpc.ClientConn {
-		return dialSinks(t, l, credentials.NewTLS(&tls.Config{RootCAs: ca.Pool(), ServerName: "mcp.example", Certificates: own}))
+		return dialSinks(t, l, credentials.NewTLS(&tls.Config{RootCAs: ca.Pool(), Certificates: own}))
 	}
 	istiod := ca.Client("istiod", "spiffe://cluster.local/ns/istio-system/sa/istiod").TLS()
 	a := newADSC(t, dial(istiod), apiNode("istio-system"), entriesType)

@@ -47,8 +47,7 @@ func BenchmarkPush(b *testing.B) {
 	}
 	began := time.Now()
 	r := push()
-	b.ReportMetric(float64(time.Since(began).Milliseconds()), "ms/first")
-	b.ReportMetric(float64(r.Set.Size)/(1<<20), "MiB/set")
+	first := time.Since(began)
 	var memory runtime.MemStats
 	for i := 0; b.Loop(); i++ {
 		b.StopTimer()
@@ -64,6 +63,8 @@ func BenchmarkPush(b *testing.B) {
 	}
 	runtime.GC()
 	runtime.ReadMemStats(&memory)
+	b.ReportMetric(float64(first.Milliseconds()), "ms/first")
+	b.ReportMetric(float64(r.Set.Size)/(1<<20), "MiB/set")
 	b.ReportMetric(float64(memory.HeapAlloc)/(1<<20), "MiB/heap")
 	runtime.KeepAlive(catalog)
 }
