@@ -119,7 +119,7 @@ func (u Users) Write(dir string) ([]File, []Permission, error) {
 	case state != stateChanged:
 	case older:
 		state = stateReplaced
-	case len(now) > len(former):
+	case len(now) > len(former), slices.Contains(u.Roles, bus.Observer()) && !strings.Contains(string(old), strconv.Quote(accountName(bus.Observer()))):
 		state = stateExtended
 	}
 	return append([]File{{path, state}}, files...), u.compare(all, string(old)), nil
