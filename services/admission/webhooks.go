@@ -7,9 +7,7 @@ import (
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"meshlog.dev/services/mesh/kind"
 )
@@ -113,8 +111,16 @@ func rule(group string, versions, resources []string) admissionregistrationv1.Ru
 	}
 }
 
-// resource returns the plural of a kind, as its definition has it.
+// resource returns the plural of a kind, as its definition has it. The table of kinds has
+// none; a test compares these with the names of a real API server.
 func resource(k *kind.Kind) string {
-	plural, _ := meta.UnsafeGuessKindToResource(schema.GroupVersionKind{Group: k.Group, Version: k.Versions[0], Kind: k.DocumentKind()})
-	return plural.Resource
+	name := strings.ToLower(k.DocumentKind())
+	end := len(name) - 1
+	switch {
+	case name[end] == 's':
+		return name + "es"
+	case name[end] == 'y' && !strings.ContainsRune("aeiou", rune(name[end-1])):
+		return name[:end] + "ies"
+	}
+	return name + "s"
 }
