@@ -188,7 +188,10 @@ func refusal(r *admissionv1.AdmissionRequest, problems []problem.Diagnostic) *ad
 	for _, p := range problems {
 		if isError(p) {
 			lines = append(lines, line(p))
-			status.Details.Causes = append(status.Details.Causes, metav1.StatusCause{Type: metav1.CauseTypeFieldValueInvalid, Field: p.Field, Message: p.Reason})
+			cause := metav1.StatusCause{Type: metav1.CauseTypeFieldValueInvalid, Field: p.Field}
+			p.Field = ""
+			cause.Message = line(p) // some kubectls print the causes in place of the message
+			status.Details.Causes = append(status.Details.Causes, cause)
 		}
 	}
 	status.Message = strings.Join(lines, "\n")

@@ -175,35 +175,42 @@ func (k *keeper) step(ctx context.Context, s *state) error {
 		shown, known := k.shown(ctx)
 		bundle = bundleOf(file, had, shown, known, time.Now())
 	}
-	want := now.DeepCopy()
 	policy := admissionregistrationv1.Ignore
 	if s.Paused == "" && s.Policy == string(admissionregistrationv1.Fail) {
 		policy = admissionregistrationv1.Fail // it never goes back by itself (ADM-3)
 	}
-	want.Webhooks = k.webhooks(bundle, policy)
-	if !equality.Semantic.DeepEqual(want.Webhooks, now.Webhooks) {
-		if now, err = k.configurations.Update(ctx, want, metav1.UpdateOptions{FieldManager: manager}); err != nil {
-			return err
-		}
-		k.log.Info("corrected the webhook's configuration", "name", k.name(), "policy", policy, "roots", len(bundle))
-		s.Policy, s.Roots = string(policy), len(bundle)
-		k.serving.bundle.Store(&bundle)
+	if now, err = k.correct(ctx, s, now, bundle, policy); err != nil {
+		return err
 	}
 	if s.Paused != "" || policy == admissionregistrationv1.Fail {
 		return nil
 	}
 	if s.unproven = k.probe(ctx); s.unproven != nil {
-		k.log.Debug("the webhook has not refused the invalid object yet", "error", s.unproven)
 		return nil
 	}
-	want = now.DeepCopy()
-	want.Webhooks = k.webhooks(bundle, admissionregistrationv1.Fail)
-	if _, err = k.configurations.Update(ctx, want, metav1.UpdateOptions{FieldManager: manager}); err != nil {
-		return err
+	k.log.Info("the API server refused an invalid object by this webhook; from now on it refuses what it cannot check", "name", k.name())
+	_, err = k.correct(ctx, s, now, bundle, admissionregistrationv1.Fail)
+	return err
+}
+
+// correct writes the configuration if it differs, unless another writer was faster.
+func (k *keeper) correct(
+	ctx context.Context, s *state, now *admissionregistrationv1.ValidatingWebhookConfiguration,
+	bundle []*x509.Certificate, policy admissionregistrationv1.FailurePolicyType,
+) (*admissionregistrationv1.ValidatingWebhookConfiguration, error) {
+	want := now.DeepCopy()
+	want.Webhooks = k.webhooks(bundle, policy)
+	if equality.Semantic.DeepEqual(want.Webhooks, now.Webhooks) {
+		return now, nil
 	}
-	s.Policy = string(admissionregistrationv1.Fail)
-	k.log.Info("the API server refused an invalid object by this webhook; from now on it refuses what it cannot check", "name", k.name(), "policy", s.Policy)
-	return nil
+	now, err := k.configurations.Update(ctx, want, metav1.UpdateOptions{FieldManager: manager})
+	if err != nil {
+		return nil, err
+	}
+	k.log.Info("wrote the webhook's configuration", "name", k.name(), "policy", policy, "roots", len(bundle))
+	s.Policy, s.Roots = string(policy), len(bundle)
+	k.serving.bundle.Store(&bundle)
+	return now, nil
 }
 
 func (k *keeper) webhooks(bundle []*x509.Certificate, policy admissionregistrationv1.FailurePolicyType) []admissionregistrationv1.ValidatingWebhook {
@@ -329,7 +336,7 @@ func (k *keeper) addresses(ctx context.Context) (all []string, err error) {
 func chainOf(ctx context.Context, address, host string) (chain [][]byte, err error) {
 	ctx, cancel := context.WithTimeout(ctx, dialTime)
 	defer cancel()
-	d := tls.Dialer{Config: &tls.Config{ //nolint:gosec // it looks at a certificate, and sends nothing
+	d := tls.Dialer{Config: &tls.Config{ // it looks at a certificate, and sends nothing
 		InsecureSkipVerify: true, ServerName: host, MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"},
 	}}
 	conn, err := d.DialContext(ctx, "tcp", address)
