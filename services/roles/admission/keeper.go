@@ -65,7 +65,8 @@ type state struct {
 	Roots    int    `json:"roots"`
 	Error    string `json:"error,omitempty"`
 	err      error
-	unproven error // why the policy is not Fail yet
+	unproven error               // why the policy is not Fail yet
+	had      []*x509.Certificate // the roots before the look
 }
 
 func newKeeper(s *Settings, c *rest.Config, serving *serving, metrics *admission.Metrics, log *slog.Logger) (*keeper, error) {
@@ -122,6 +123,9 @@ func (k *keeper) look(ctx context.Context) {
 	if ctx.Err() != nil {
 		return
 	}
+	if s.had != nil {
+		k.serving.seen(s.had)
+	}
 	text := ""
 	if s.err != nil {
 		s.Error = s.err.Error()
@@ -161,7 +165,7 @@ func (k *keeper) step(ctx context.Context, s *state) error {
 		return fmt.Errorf("read ValidatingWebhookConfiguration %s: %w", k.name(), err)
 	}
 	had := k.had(now)
-	k.serving.bundle.Store(&had)
+	s.had = had
 	s.Policy, s.Paused, s.Roots = policyOf(now), admission.Paused(now), len(had)
 	if !s.Leader {
 		return nil
@@ -209,7 +213,6 @@ func (k *keeper) correct(
 	}
 	k.log.Info("wrote the webhook's configuration", "name", k.name(), "policy", policy, "roots", len(bundle))
 	s.Policy, s.Roots = string(policy), len(bundle)
-	k.serving.bundle.Store(&bundle)
 	return now, nil
 }
 

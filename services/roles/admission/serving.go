@@ -17,8 +17,10 @@ type serving struct {
 	read func() (*tls.Certificate, error)
 
 	now     atomic.Pointer[tls.Certificate]
-	bundle  atomic.Pointer[[]*x509.Certificate] // what the API server has; nil: not known
+	bundle  atomic.Pointer[[]*x509.Certificate] // what all API servers have; nil: not known
 	trouble atomic.Pointer[error]               // why the files are not used; nil: they are
+
+	before []*x509.Certificate // what the configuration had at the look before; used by seen only
 }
 
 func newServing(read func() (*tls.Certificate, error)) (*serving, error) {
@@ -54,6 +56,19 @@ func (s *serving) certificate() *tls.Certificate {
 		s.trouble.Store(nil)
 	}
 	return now
+}
+
+// seen takes the roots that the configuration has, every few seconds. API servers notice a
+// change of it some time later, so a root counts once it was there at two looks.
+func (s *serving) seen(roots []*x509.Certificate) {
+	var both []*x509.Certificate
+	for _, r := range roots {
+		if s.bundle.Load() == nil || has(s.before, r) {
+			both = append(both, r)
+		}
+	}
+	s.before = roots
+	s.bundle.Store(&both)
 }
 
 func (s *serving) problem() error {

@@ -54,10 +54,7 @@ func TestNewCertificateWaitsForItsRoot(t *testing.T) {
 	var unread error
 	s, err := newServing(func() (*tls.Certificate, error) { return &pair, unread })
 	must(t, err)
-	has := func(cas ...*certtest.CA) {
-		roots := rootsOf(t, cas...)
-		s.bundle.Store(&roots)
-	}
+	has := func(cas ...*certtest.CA) { s.seen(rootsOf(t, cas...)) }
 	shows := func(what string, ca *certtest.CA) {
 		t.Helper()
 		if !verifies(rootsOf(t, ca), s.certificate().Certificate) {
@@ -71,6 +68,8 @@ func TestNewCertificateWaitsForItsRoot(t *testing.T) {
 	if !errors.Is(s.problem(), errNoRoot) {
 		t.Errorf("it says %v", s.problem())
 	}
+	has(two, one)
+	shows("when the API server may not have noticed it", one)
 	has(two, one)
 	shows("with the root", two)
 	if s.problem() != nil {
