@@ -201,10 +201,11 @@ func (c *cluster) put(text string) error {
 	return err
 }
 
-// service returns a VirtualService with this timeout.
-func service(name, timeout string) string {
+// service returns a VirtualService with this regular expression, which its definition does
+// not check.
+func service(name, expression string) string {
 	return "{apiVersion: networking.istio.io/v1, kind: VirtualService, metadata: {name: " + name + "}, spec: {hosts: [shop.internal], " +
-		"http: [{timeout: " + timeout + ", route: [{destination: {host: shop.internal}}]}]}}"
+		"http: [{match: [{uri: {regex: \"" + expression + "\"}}], route: [{destination: {host: shop.internal}}]}]}}"
 }
 
 func (c *cluster) refused(what string, err error, want ...string) {
@@ -223,7 +224,7 @@ func (c *cluster) refused(what string, err error, want ...string) {
 func TestWebhook(t *testing.T) {
 	c := start(t)
 	// Without the webhook nothing is checked, and nothing waits for it.
-	must(t, c.put(service("before", "-1s")))
+	must(t, c.put(service("before", "(")))
 	lines, stop := c.webhook("one")
 	lines.Wait(t, "created the webhook's configuration", "policy")
 	now := c.configured("an API server that refuses what it cannot check", fails)
@@ -241,9 +242,9 @@ func TestWebhook(t *testing.T) {
 
 func (c *cluster) checksObjects(t *testing.T) {
 	c = c.with(t)
-	c.refused("an invalid value", c.put(service("a", "-1s")), `admission webhook "objects.admission.meshlog.dev" denied the request`, "spec.http[0].timeout: ", "; to do: ")
-	c.refused("its dry run", c.put(service("dry-a", "-1s")), "spec.http[0].timeout: ", "; to do: ")
-	must(t, c.put(service("b", "2s")), c.put(service("dry-b", "2s")))
+	c.refused("an invalid value", c.put(service("a", "(")), `admission webhook "objects.admission.meshlog.dev" denied the request`, "spec.http[0].match[0].uri: ", "; to do: ")
+	c.refused("its dry run", c.put(service("dry-a", "(")), "spec.http[0].match[0].uri: ", "; to do: ")
+	must(t, c.put(service("b", "/a.*")), c.put(service("dry-b", "/a.*")))
 	c.warnings.take()
 	must(t, c.put("{apiVersion: telemetry.istio.io/v1, kind: Telemetry, metadata: {name: a}, spec: {}}"))
 	if got := c.warnings.take(); !strings.Contains(got, "has no effect yet") {
@@ -262,16 +263,16 @@ func (c *cluster) checksObjects(t *testing.T) {
 		return err
 	}
 	must(t, change(`{"metadata":{"labels":{"a":"b"},"finalizers":["meshlog.dev/test"]}}`))
-	if got := c.warnings.take(); !strings.Contains(got, "unchanged, and so not refused: spec.http[0].timeout") {
+	if got := c.warnings.take(); !strings.Contains(got, "unchanged, and so not refused: spec.http[0].match[0].uri") {
 		t.Errorf("warnings: %q", got)
 	}
-	c.refused("another invalid value", change(`{"spec":{"http":[{"timeout":"-2s"}]}}`), "spec.http[0]")
+	c.refused("another invalid value", change(`{"spec":{"http":[{"match":[{"uri":{"regex":"["}}],"redirect":{"uri":"/"}}]}}`), "spec.http[0].match[0].uri")
 	must(t, c.objects.Resource(virtualServices).Namespace("default").Delete(t.Context(), "before", metav1.DeleteOptions{}), change(`{"metadata":{"finalizers":null}}`))
 	if err := change(`{}`); !apierrors.IsNotFound(err) {
 		t.Errorf("an invalid object that is deleted: %v", err)
 	}
 	// Other namespaces than those that are excluded, and other kinds.
-	must(t, c.put(strings.Replace(service("own", "-1s"), "{name: own}", "{name: own, namespace: meshlog}", 1)))
+	must(t, c.put(strings.Replace(service("own", "("), "{name: own}", "{name: own, namespace: meshlog}", 1)))
 	must(t, c.put("{apiVersion: v1, kind: ConfigMap, metadata: {name: a}}"))
 }
 
@@ -292,8 +293,8 @@ func (c *cluster) rotates(t *testing.T) {
 	for n := range 4 {
 		requests.Go(func() {
 			for i := 0; ctx.Err() == nil; i++ {
-				err := c.put(service(fmt.Sprintf("dry-%d-%d", n, i), "-1s"))
-				if err != nil && strings.Contains(err.Error(), "spec.http[0].timeout") {
+				err := c.put(service(fmt.Sprintf("dry-%d-%d", n, i), "("))
+				if err != nil && strings.Contains(err.Error(), "spec.http[0].match[0].uri") {
 					answered.Add(1)
 				} else if ctx.Err() == nil {
 					failed.Add(1)
@@ -362,9 +363,9 @@ func (c *cluster) hasNoOtherRights(t *testing.T) {
 // failsClosed looks at an API server whose webhook is away (ADM-3, ADM-5).
 func (c *cluster) failsClosed(t *testing.T) {
 	c = c.with(t)
-	c.refused("a valid object that cannot be checked", c.put(service("c", "2s")), "failed calling webhook")
+	c.refused("a valid object that cannot be checked", c.put(service("c", "/a.*")), "failed calling webhook")
 	// Neither the webhook's own namespace nor other kinds wait for it.
-	must(t, c.put(strings.Replace(service("mine", "2s"), "{name: mine}", "{name: mine, namespace: meshlog}", 1)))
+	must(t, c.put(strings.Replace(service("mine", "/a.*"), "{name: mine}", "{name: mine, namespace: meshlog}", 1)))
 	must(t, c.put("{apiVersion: v1, kind: Service, metadata: {name: c}, spec: {ports: [{port: 80}]}}"))
 	must(t, c.objects.Resource(virtualServices).Namespace("default").Delete(t.Context(), "b", metav1.DeleteOptions{}))
 }
@@ -387,7 +388,7 @@ func (c *cluster) pauses(t *testing.T) {
 		t.Errorf("pause: %v", err)
 	}
 	c.until("an object that cannot be checked to be taken", func(context.Context) error {
-		return errors.Join(c.put(service("dry-d", "-1s")))
+		return errors.Join(c.put(service("dry-d", "(")))
 	})
 	lines, stop := c.webhook("two")
 	if got := lines.Wait(t, "the pause of the webhook changed", "paused"); !strings.Contains(got, "a test") || !strings.Contains(got, "paused by ") {
@@ -395,7 +396,7 @@ func (c *cluster) pauses(t *testing.T) {
 	}
 	lines.Wait(t, "this replica leads", "msg")
 	c.until("an invalid object to be refused", func(context.Context) error {
-		if err := c.put(service("dry-e", "-1s")); err == nil {
+		if err := c.put(service("dry-e", "(")); err == nil {
 			return errors.New("it is taken")
 		}
 		return nil

@@ -52,7 +52,10 @@ func TestNewCertificateWaitsForItsRoot(t *testing.T) {
 	one, two := certtest.NewCA("one"), certtest.NewCA("two")
 	pair := one.Server("a", time.Now().Add(time.Hour)).TLS()
 	var unread error
-	s, err := newServing(func() (*tls.Certificate, error) { return &pair, unread })
+	s, err := newServing(func() (*tls.Certificate, error) {
+		now := pair
+		return &now, unread
+	})
 	must(t, err)
 	has := func(cas ...*certtest.CA) { s.seen(rootsOf(t, cas...)) }
 	shows := func(what string, ca *certtest.CA) {

@@ -3,7 +3,6 @@ package kubeevents
 import (
 	"context"
 	"errors"
-	"flag"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -31,11 +30,9 @@ import (
 	"meshlog.dev/services/roles/up"
 )
 
-var update = flag.Bool("update", false, "rewrite the table of metrics")
-
 func TestMetrics(t *testing.T) {
 	m := newMetrics()
-	processtest.Metrics(t, processtest.MetricsTable{Name: "kube-events", Package: "roles/kubeevents", Alerts: "alerts-kubernetes.yaml", Prefix: "meshlog_kube_events"}, *update, m.events, m.problems)
+	processtest.Metrics(t, processtest.MetricsTable{Name: "kube-events", Package: "roles/kubeevents", Alerts: "alerts-kubernetes.yaml", Prefix: "meshlog_kube_events"}, *operatetest.Update, m.events, m.problems)
 }
 
 func must(t *testing.T, errs ...error) {
