@@ -92,9 +92,14 @@ func (k *kubelet) forward(objects dynamic.Interface, name string, pods []string,
 	u, err := objects.Resource(schema.GroupVersionResource{Version: "v1", Resource: "services"}).Namespace("meshlog").Get(k.ctx, name, metav1.GetOptions{})
 	must(k.T, err)
 	service := as[corev1.Service](k.T, u.Object)
-	if out, err := exec.CommandContext(k.ctx, "ip", "addr", "add", service.Spec.ClusterIP+"/32", "dev", "lo").CombinedOutput(); err != nil {
-		k.Fatalf("ip addr add: %v: %s (install iproute2)", err, out)
+	address := func(ctx context.Context, verb string) {
+		k.Helper()
+		if out, err := exec.CommandContext(ctx, "ip", "addr", verb, service.Spec.ClusterIP+"/32", "dev", "lo").CombinedOutput(); err != nil {
+			k.Fatalf("ip addr %s: %v: %s (install iproute2)", verb, err, out)
+		}
 	}
+	address(k.ctx, "add")
+	k.Cleanup(func() { address(context.WithoutCancel(k.ctx), "del") }) // other tests look at the addresses
 	l, err := net.Listen("tcp", fmt.Sprintf("%s:%d", service.Spec.ClusterIP, service.Spec.Ports[0].Port))
 	must(k.T, err)
 	k.Cleanup(func() { must(k.T, l.Close()) })

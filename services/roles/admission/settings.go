@@ -51,7 +51,7 @@ func (s *Settings) Flags(fs *pflag.FlagSet) {
 	fs.StringVar(&s.Roots, "tls-roots", s.Roots, "PEM `file` with the roots of --tls-cert, which the API server gets; read again when it changes. A new certificate is used once the API server has its root; an old root stays there until no replica uses it")
 	fs.StringVar(&s.Namespace, "namespace", s.Namespace, "`namespace` of this process: of its Service, and of the Lease by which one replica leads. Its objects are not checked")
 	fs.StringVar(&s.Service, "service", s.Service, "`name` of the Service by which the API server reaches the replicas, on port 443")
-	fs.StringVar(&s.URL, "url", s.URL, "`https://HOST:PORT` by which the API server reaches the webhook, in place of --service. Set it if the webhook runs outside of the cluster")
+	fs.StringVar(&s.URL, "url", s.URL, "`URL` by which the API server reaches the webhook, https://HOST:PORT, in place of --service. Set it if the webhook runs outside of the cluster")
 	s.Cluster.Flags(fs)
 	fs.StringVar(&s.Revision, "revision", s.Revision, "`name` of the revision of this control plane, as its watchers have it: objects whose label "+kind.RevisionLabel+" has another value are not checked")
 }
