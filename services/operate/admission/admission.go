@@ -70,7 +70,7 @@ invalid are still refused while it answers.
 It needs the right to update the ValidatingWebhookConfiguration, and neither the webhook
 nor the bus. The configuration shows who paused it, and why. The audit of the mesh gets
 a record; if it cannot be written, the pause counts, and the command fails.`,
-		Example: `  meshlog admission pause --reason 'an upgrade of the nodes' --bus nats://127.0.0.1:4222 --bus-nkey auth/operator.nk`,
+		Example: `  meshlog admission pause --bus nats://127.0.0.1:4222 --reason 'an upgrade of the nodes'`,
 	}
 	c.flags(cmd)
 	cmd.Flags().StringVar(&c.reason, "reason", "", "`why`, for other operators and the audit")
@@ -91,7 +91,7 @@ func resume() *cobra.Command {
 		Use: "resume", Short: "End a pause of the webhook", Args: command.Args(0, 0, ""),
 		Long: `End a pause. Once the webhook has refused an invalid object, which its leader tries every
 few seconds, the API server refuses again what the webhook cannot check.`,
-		Example: `  meshlog admission resume --bus nats://127.0.0.1:4222 --bus-nkey auth/operator.nk`,
+		Example: `  meshlog admission resume --bus nats://127.0.0.1:4222`,
 	}
 	c.flags(cmd)
 	return command.Live(cmd, func(ctx context.Context, e *command.Env, _ []string) error { return c.run(ctx, e) })

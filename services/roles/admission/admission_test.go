@@ -242,8 +242,8 @@ func TestWebhook(t *testing.T) {
 
 func (c *cluster) checksObjects(t *testing.T) {
 	c = c.with(t)
-	c.refused("an invalid value", c.put(service("a", "(")), `admission webhook "objects.admission.meshlog.dev" denied the request`, "spec.http[0].match[0].uri: ", "; to do: ")
-	c.refused("its dry run", c.put(service("dry-a", "(")), "spec.http[0].match[0].uri: ", "; to do: ")
+	c.refused("an invalid value", c.put(service("a", "(")), `admission webhook "objects.admission.meshlog.dev" denied the request`, "spec.http[0].match[0].uri.regex: ", "; to do: ")
+	c.refused("its dry run", c.put(service("dry-a", "(")), "spec.http[0].match[0].uri.regex: ", "; to do: ")
 	must(t, c.put(service("b", "/a.*")), c.put(service("dry-b", "/a.*")))
 	c.warnings.take()
 	must(t, c.put("{apiVersion: telemetry.istio.io/v1, kind: Telemetry, metadata: {name: a}, spec: {}}"))
