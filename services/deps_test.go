@@ -208,6 +208,20 @@ var laws = []law{
 		reason: "the command line makes join tokens, and has no use for the CA's key",
 	},
 	{
+		of: []string{module + "admission/...", module + "roles/admission", module + "cmd/admission"},
+		never: []string{
+			module + "internal/bus", module + "internal/audit", module + "builder/...", module + "frontend/...", module + "ca/...", module + "operate/...",
+			"meshlog.dev/events/...", "meshlog.dev/store/...", "github.com/nats-io/...",
+		},
+		direct: true,
+		reason: "the webhook answers while bus and log are away: it has none (ADM-1)",
+	},
+	{
+		of:     []string{module + "roles/kubeevents", module + "cmd/kube-events"},
+		never:  []string{module + "watcher/...", module + "builder/...", module + "frontend/...", module + "ca/...", module + "admission/...", "meshlog.dev/store/..."},
+		reason: "what writes Events knows problems as others report them",
+	},
+	{
 		of: []string{module + "..."}, except: append(slices.Clip(tests), module+"watcher/nacos", module+"roles/nacos", module+"roles/sources", module+"roles/up", module+"cmd/watcher-nacos", module+"cmd/watcher-sources", module+"cmd/meshlog"),
 		never:  []string{module + "watcher/nacos"},
 		reason: "only the processes that watch Nacos link its client (REG-13)",
@@ -284,10 +298,11 @@ var laws = []law{
 		reason: "the watcher of Consul has a client of its own, which reads no environment and shows the headers of ACLs",
 	},
 	{
-		of:     []string{module + "..."},
-		except: append(slices.Clip(tests), module+"watcher/kube/...", module+"roles/sources", module+"cmd/watcher-sources", module+"roles/up", module+"roles/kube", module+"roles/ca", module+"cmd/ca", module+"cmd/watcher-kube", module+"cmd/meshlog"),
+		of: []string{module + "..."},
+		except: append(slices.Clip(tests), module+"watcher/kube/...", module+"roles/sources", module+"cmd/watcher-sources", module+"roles/up", module+"roles/kube", module+"roles/ca", module+"cmd/ca", module+"cmd/watcher-kube", module+"cmd/meshlog",
+			module+"internal/kubeaccess", module+"roles/admission", module+"cmd/admission", module+"operate/admission", module+"roles/kubeevents", module+"cmd/kube-events"),
 		never:  []string{"k8s.io/client-go/..."},
-		reason: "client-go belongs to the Kubernetes watcher, to the CA, whose tokens an API server reviews, and to the processes that run one",
+		reason: "client-go belongs to the Kubernetes watcher, to the CA, whose tokens an API server reviews, to the webhook, to what writes Events, and to the processes that run one",
 	},
 }
 

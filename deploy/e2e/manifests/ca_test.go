@@ -24,8 +24,8 @@ import (
 	"meshlog.dev/deploy/testkit/testport"
 )
 
-// TestMesh runs the deployment with a certificate authority, and the watcher of token
-// issuers. An agent with the token of a pod gets the certificate of its account, with the
+// TestMesh runs the deployment with a certificate authority, the watcher of token issuers
+// and the process that writes Events. An agent with the token of a pod gets the certificate of its account, with the
 // rights that the manifests give the ca: the API server reviews the token, and the
 // builder knows the pod. With it, it joins a frontend that lets nobody else in.
 func TestMesh(t *testing.T) {
@@ -37,7 +37,7 @@ func TestMesh(t *testing.T) {
 	c, err := cluster.Start(ctx, t.TempDir(), "default")
 	must(t, err)
 	t.Cleanup(c.End)
-	text := render(own(t, []string{"."}, []string{"components/xds-tls", "components/ca", "components/jwks"}))
+	text := render(own(t, []string{"."}, []string{"components/xds-tls", "components/ca", "components/jwks", "components/events"}))
 	must(t, c.Apply(ctx, text))
 	must(t, c.Apply(ctx, podOfShop))
 
@@ -50,11 +50,11 @@ func TestMesh(t *testing.T) {
 	k.know(parse(t, secret("cacerts", map[string][]byte{"ca-cert.pem": root, "ca-key.pem": key, "cert-chain.pem": root, "root-cert.pem": root})))
 	k.know(parse(t, secret("frontend-tls", map[string][]byte{"tls.crt": xds.Cert, "tls.key": xds.Key})))
 	k.know(parse(t, fmt.Sprintf("{apiVersion: v1, kind: ConfigMap, metadata: {name: public-cas, namespace: meshlog}, data: {ca.pem: %q}}", xdsCA.PEM())))
-	for _, name := range []string{"watcher-kube", "ca"} {
+	for _, name := range []string{"watcher-kube", "ca", "kube-events"} {
 		k.accounts[name] = serviceAccount(ctx, t, c, name)
 	}
 	all := workloads(t, parse(t, text))
-	for _, name := range []string{"nats", "builder", "watcher-kube", "ca", "watcher-jwks", "frontend"} {
+	for _, name := range []string{"nats", "builder", "watcher-kube", "ca", "watcher-jwks", "kube-events", "frontend"} {
 		k.start(all[name])
 	}
 	for _, w := range all {

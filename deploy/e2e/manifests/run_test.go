@@ -84,7 +84,7 @@ func TestRun(t *testing.T) {
 // busAuth writes the keys of the bus, as the README says.
 func busAuth(ctx context.Context, t *testing.T, secrets string) {
 	t.Helper()
-	must(t, rig.BusAuth(ctx, secrets, "--watcher", "kubernetes/default", "--watcher", "ca/default", "--watcher", "jwks/default", "--tls", "127.0.0.1",
+	must(t, rig.BusAuth(ctx, secrets, "--watcher", "kubernetes/default", "--watcher", "ca/default", "--watcher", "jwks/default", "--observer", "--tls", "127.0.0.1",
 		"--routes", "nats-0.nats,nats-1.nats,nats-2.nats,127.0.0.1")) // the last one for the certificate: here all pods are on one machine
 	copyFile(t, filepath.Join(tree(t), "secrets", "kustomization.yaml"), secrets)
 }

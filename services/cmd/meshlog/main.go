@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"meshlog.dev/services/internal/process"
+	"meshlog.dev/services/operate/admission"
 	"meshlog.dev/services/operate/cli"
 	"meshlog.dev/services/roles/agent"
 	"meshlog.dev/services/roles/up"
@@ -17,7 +18,7 @@ import (
 func main() { os.Exit(process.Main(command())) }
 
 func command() *cobra.Command {
-	return cli.New(upCommand(), process.Command(agent.Spec("meshlog agent")))
+	return cli.With([]*cobra.Command{admission.Command()}, upCommand(), process.Command(agent.Spec("meshlog agent")))
 }
 
 func upCommand() *cobra.Command {

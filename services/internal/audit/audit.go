@@ -8,10 +8,11 @@
 // server's, and the subject names the account that wrote it:
 //
 //	meshlog.audit.<domain>.frontend                     the frontends
+//	meshlog.audit.<domain>.operator                     operators, for what no process of the mesh does for them
 //	meshlog.audit.<domain>.watcher.<source>.<instance>  the watchers of a shard, the ca among them
 //
-// A process may write under the subject of its role or shard only, and reads nothing;
-// operators read. No client deletes a record: the server drops the oldest when they
+// A process may write under the subject of its role or shard only, and only operators
+// read. No client deletes a record: the server drops the oldest when they
 // are too old, or when the stream is full. A writer has one subject, and a subject
 // takes half of the stream at most, so that a compromised key does not push out the
 // records of others.
@@ -42,6 +43,7 @@ const Stream = "MESHLOG_AUDIT"
 const (
 	subjectPrefix = "meshlog.audit."
 	frontendToken = "frontend"
+	operatorToken = "operator"
 	watcherToken  = "watcher."
 	anyToken      = "*"
 	// maxRecord is the largest message, with its headers.
@@ -165,6 +167,8 @@ func subject(r bus.Role, domain string) (s string, ok bool) {
 		s = watcherToken + events.Token(shard.Source) + "." + events.Token(shard.Instance)
 	case r == bus.Frontend():
 		s = frontendToken
+	case r == bus.Operator():
+		s = operatorToken
 	default:
 		return "", false
 	}
@@ -173,12 +177,12 @@ func subject(r bus.Role, domain string) (s string, ok bool) {
 
 var errSubject = errors.New("its subject names no writer")
 
-// writer returns the writer that a subject names: the role of frontends, or the shard
-// of watchers as SOURCE/INSTANCE.
+// writer returns the writer that a subject names: the role of frontends or operators, or
+// the shard of watchers as SOURCE/INSTANCE.
 func writer(domain, subject string) (string, error) {
 	rest, found := strings.CutPrefix(subject, domainPrefix(domain))
-	if found && rest == frontendToken {
-		return frontendToken, nil
+	if found && (rest == frontendToken || rest == operatorToken) {
+		return rest, nil
 	}
 	tokens, watches := strings.CutPrefix(rest, watcherToken)
 	source, instance, two := strings.Cut(tokens, ".")

@@ -225,7 +225,7 @@ func TestLost(t *testing.T) {
 	if got := all(t, nc); len(got) != 1 {
 		t.Errorf("%d records are stored, want the small one", len(got))
 	}
-	for _, r := range []bus.Role{bus.Builder(), bus.Operator(), bus.Watchers("kubernetes")} {
+	for _, r := range []bus.Role{bus.Builder(), bus.Observer(), bus.Watchers("kubernetes")} {
 		if _, err := NewWriter(nc, WriterOptions{Domain: "mesh", Role: r, Log: quiet}); err == nil {
 			t.Errorf("%s writes the audit", r)
 		}

@@ -52,7 +52,7 @@ const (
 // WriterOptions describe a Writer.
 type WriterOptions struct {
 	Domain string
-	// Role is bus.Frontend() or the Watcher of a shard.
+	// Role is bus.Frontend(), bus.Operator() or the Watcher of a shard.
 	Role bus.Role
 	// Process is the id of the process within its role.
 	Process string
@@ -85,7 +85,7 @@ type Writer struct {
 func NewWriter(nc *bus.Conn, o WriterOptions) (*Writer, error) {
 	s, ok := subject(o.Role, o.Domain)
 	if shard, watches := o.Role.Shard(); !ok || watches && shard.Instance == "" {
-		return nil, fmt.Errorf("audit: %s writes none: want a frontend, or the watcher of one shard", o.Role)
+		return nil, fmt.Errorf("audit: %s writes none: want a frontend, an operator, or the watcher of one shard", o.Role)
 	}
 	js, err := jetstream.New(nc, jetstream.WithPublishAsyncTimeout(jsapi.Timeout))
 	if err != nil {

@@ -22,6 +22,7 @@ const (
 	builderRole  roleKind = "builder"
 	frontendRole roleKind = "frontend"
 	operatorRole roleKind = "operator"
+	observerRole roleKind = "observer"
 	adminRole    roleKind = "admin"
 )
 
@@ -69,6 +70,10 @@ func Frontend() Role { return Role{kind: frontendRole} }
 
 // Operator returns the role of the command line.
 func Operator() Role { return Role{kind: operatorRole} }
+
+// Observer returns the role of processes that ask others for reports, and may do nothing
+// else: no stream, no key.
+func Observer() Role { return Role{kind: observerRole} }
 
 // Admin returns the role of the administrator, which makes, changes and deletes
 // streams. It has no limits: only the command line uses it, for the few commands
@@ -183,6 +188,10 @@ func (r Role) Permissions(domain string) Permissions {
 			p.Publish = append(p.Publish, prefix+askSubject+string(asked))
 		}
 		p.Subscribe = append(p.Subscribe, prefix+tickSubject, prefix+reportSubject+">")
+	case observerRole:
+		for _, asked := range reporting {
+			p.Publish = append(p.Publish, prefix+askSubject+string(asked))
+		}
 	case adminRole:
 		return Permissions{}
 	}

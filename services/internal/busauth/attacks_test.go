@@ -22,7 +22,7 @@ type ctx = context.Context
 // request is a request that a role may send.
 type request struct{ subject, data string }
 
-// The requests that watchers, a frontend and an operator may send and that get an answer.
+// The requests that watchers, a frontend, an operator and an observer may send and that get an answer.
 func requests(t *testing.T) map[bus.Role]map[string]request {
 	digests, err := proto.Marshal(&reportv1.DigestRequest{Source: "file", Instance: "default", Session: "1"})
 	must(t, err)
@@ -33,6 +33,7 @@ func requests(t *testing.T) map[bus.Role]map[string]request {
 	return map[bus.Role]map[string]request{
 		bus.Watcher(ca): {"a pod, of the leader": {podsSubject, string(pod)}},
 		bus.Operator():  {"the roots, of the ca": {authoritySubject, string(status)}},
+		bus.Observer():  {"INFO": {"$JS.API.INFO", ""}},
 		bus.Watcher(files): {
 			"STREAM.INFO":               {"$JS.API.STREAM.INFO.MESHLOG_EVENTS", ""},
 			"Direct Get":                {"$JS.API.DIRECT.GET.MESHLOG_EVENTS.meshlog.ev.mesh.file.default.Gateway.x", ""},
@@ -83,7 +84,7 @@ func reserved(reply string) bool {
 }
 
 // BUS-2: JetStream publishes answers without checking the rights of the client that
-// asked, to any subject that the client names. None of the 181 combinations changes a
+// asked, to any subject that the client names. None of the 198 combinations changes a
 // stream or reaches another account. Those that an operator may publish to without asking
 // are left out.
 func TestAttacksByReply(t *testing.T) {
@@ -143,7 +144,7 @@ func TestAttacksByReply(t *testing.T) {
 					}
 				}
 			}
-			if want := 181 * len(b.addrs); combinations != want {
+			if want := 198 * len(b.addrs); combinations != want {
 				t.Errorf("%d combinations were tried, want %d", combinations, want)
 			}
 		})

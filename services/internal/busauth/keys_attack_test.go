@@ -113,6 +113,7 @@ func auditAttacks() map[string]attack {
 		"a key of another shard":       {request{"meshlog.key.mesh.kubernetes.eu", "x"}, []bus.Role{bus.Frontend()}},
 		"a key of the ca":              {request{"meshlog.key.mesh.ca.default", "x"}, []bus.Role{bus.Frontend()}},
 		"a record of the frontends":    {request{"meshlog.audit.mesh.frontend", "x"}, []bus.Role{bus.Frontend()}},
+		"a record of an operator":      {request{"meshlog.audit.mesh.operator", "x"}, operator},
 		"a record of another shard":    {request{"meshlog.audit.mesh.watcher.kubernetes.eu", "x"}, nil},
 		"a record of the ca":           {request{"meshlog.audit.mesh.watcher.ca.default", "x"}, nil},
 		"a record of an invented role": {request{"meshlog.audit.mesh.builder", "x"}, nil},
@@ -151,7 +152,7 @@ func TestKeyAndAuditAttacks(t *testing.T) {
 			for account := range b.observers {
 				observed[account] = b.observe(account, 0)
 			}
-			roles := []bus.Role{bus.Watcher(files), bus.Watcher(ca), bus.Watcher(jwks), bus.Frontend(), bus.Builder(), bus.Operator()}
+			roles := []bus.Role{bus.Watcher(files), bus.Watcher(ca), bus.Watcher(jwks), bus.Frontend(), bus.Builder(), bus.Operator(), bus.Observer()}
 			answers := map[string]string{} // what the reply subjects of each account's own requests begin with
 			for _, role := range roles {
 				answers[accountName(role)] = fmt.Sprintf("answer.%s.", role)

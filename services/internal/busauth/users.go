@@ -104,7 +104,12 @@ func (u Users) Write(dir string) ([]File, []Permission, error) {
 		return nil, nil, err
 	}
 	files = slices.Concat(files, unused, exchange)
-	all := accounts(u.Domain, roles, keys, former)
+	hadObserver := strings.Contains(string(old), strconv.Quote(accountName(bus.Observer())))
+	stay := slices.Clip(former)
+	if hadObserver {
+		stay = append(stay, bus.Observer())
+	}
+	all := accounts(u.Domain, roles, keys, stay)
 	for _, a := range all {
 		if l, ok := u.Limits[a.role]; ok && len(a.users) > 0 {
 			a.limit(u.Domain, l)
@@ -119,7 +124,7 @@ func (u Users) Write(dir string) ([]File, []Permission, error) {
 	case state != stateChanged:
 	case older:
 		state = stateReplaced
-	case len(now) > len(former):
+	case len(now) > len(former), slices.Contains(u.Roles, bus.Observer()) && !hadObserver:
 		state = stateExtended
 	}
 	return append([]File{{path, state}}, files...), u.compare(all, string(old)), nil

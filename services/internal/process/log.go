@@ -19,14 +19,16 @@ const Component = "component"
 // components have a log level each. All programs accept all of them, so that one
 // value of the setting works for all programs.
 var components = []string{
-	"admin",    // the admin server
-	"agent",    // the agent of an Envoy: certificates, restarts, DNS
-	"builder",  // fold, versions, leadership
-	"bus",      // connections to the bus, the embedded server
-	"ca",       // certificates of workloads, the roots of the mesh
-	"frontend", // the replica, the xDS port and its certificates
-	"watcher",  // sources, sessions
-	"xds",      // the streams of proxies
+	"admin",     // the admin server
+	"admission", // the webhook that a Kubernetes API server asks
+	"agent",     // the agent of an Envoy: certificates, restarts, DNS
+	"builder",   // fold, versions, leadership
+	"bus",       // connections to the bus, the embedded server
+	"ca",        // certificates of workloads, the roots of the mesh
+	"events",    // Events on objects of Kubernetes
+	"frontend",  // the replica, the xDS port and its certificates
+	"watcher",   // sources, sessions
+	"xds",       // the streams of proxies
 }
 
 var levelNames = []string{"debug", "info", "warn", "error"}

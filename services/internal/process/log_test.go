@@ -73,7 +73,7 @@ func TestLogLevelsRefuse(t *testing.T) {
 		{"info,", `no level ""`},
 		{"frontend=", `no level ""`},
 		{"frontent=debug", `no component "frontent"; did you mean frontend?`},
-		{"disk=debug", `no component "disk"; components are admin, agent, builder, bus, ca, frontend, watcher, xds`},
+		{"disk=debug", `no component "disk"; components are admin, admission, agent, builder, bus, ca, events, frontend, watcher, xds`},
 	} {
 		levels, err := newLogLevels("warn")
 		if err != nil {

@@ -23,6 +23,7 @@ const busAuthLong = `Write to DIR what the NATS servers of a mesh need, and a ke
   watcher-SOURCE.nk
                 keys: give each process its own with --bus-nkey. All processes of
                 a role may share one; operator is for this command line.
+  observer.nk   with --observer: for kube-events, which may ask for reports and nothing else
   frontend.xk, watcher-SOURCE-INSTANCE.xk, watcher-SOURCE.xk
                 keys of the key exchange: with --key-exchange, frontends ask
                 watchers for the private keys of certificates, sealed
@@ -68,7 +69,7 @@ func BusAuth() *cobra.Command {
 		Long: busAuthLong,
 		Example: `  meshlog bus-auth auth/ --watcher file/default --watcher kubernetes/eu
   meshlog bus-auth auth/ --watcher file/default --watcher consul/dc1 --policy mesh/policy.yaml
-  meshlog bus-auth auth/ --watcher kubernetes/eu --watcher ca/default --watcher jwks/default
+  meshlog bus-auth auth/ --watcher kubernetes/eu --watcher ca/default --watcher jwks/default --observer
   meshlog bus-auth auth/ --watcher file/default --routes nats-1,nats-2,nats-3
   meshlog bus-auth auth/ --watcher file/default --tls localhost,127.0.0.1
   frontend --bus tls://127.0.0.1:4222 --bus-nkey auth/frontend.nk --bus-ca auth/ca.pem ...`,
@@ -78,11 +79,15 @@ func BusAuth() *cobra.Command {
 	domain := f.String("domain", process.DefaultDomain, "`name` of the mesh")
 	names := f.StringSlice("tls", nil, "also write certificates, for servers with these `names` and IP addresses")
 	policy := f.String("policy", "", "`file` with the MeshPolicy of the mesh: narrow what watchers may publish by its source rules")
+	observer := f.Bool("observer", false, "also write the key of kube-events, which asks for reports and may do nothing else")
 	routes := f.StringSlice("routes", nil, "also write the secrets of a cluster of servers with these `names`, or NAME:PORT if the port of routes is not 6222")
 	return command.Local(cmd, func(_ context.Context, e *command.Env, args []string) error {
 		roles, err := busRoles(*watchers)
 		if err != nil {
 			return err
+		}
+		if *observer {
+			roles = append(roles, bus.Observer())
 		}
 		users := busauth.Users{Domain: *domain, Roles: roles}
 		var v busAuthView

@@ -30,7 +30,11 @@ const optionsHint = `{{if .Flags.Lookup "bus-nkey"}}
 {{end}}`
 
 // New returns the command `meshlog`, with run as the commands that run processes.
-func New(run ...*cobra.Command) *cobra.Command {
+func New(run ...*cobra.Command) *cobra.Command { return With(nil, run...) }
+
+// With returns the command `meshlog` with more commands for operators, which link what
+// the others do not need.
+func With(operate []*cobra.Command, run ...*cobra.Command) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "meshlog",
 		Short: "An event-sourced control plane for Envoy",
@@ -67,7 +71,7 @@ A variable can set each flag: MESHLOG_DATA sets --data. Exit codes: 0 done,
 			history.Log(), history.History(), history.Versions(), history.Show(), history.Diff(), history.Replay(), history.Verify(),
 			history.Export(), history.Import(), history.Audit(),
 		}},
-		{"Operate:", []*cobra.Command{apply.Apply(), apply.WhatIf(), apply.Get(), apply.Delete(), apply.Validate(), act.Approve(), rollback.Rollback(), rollback.Freeze(), rollback.Release(), act.Drain(), act.CA(), act.Streams(), act.BusAuth()}},
+		{"Operate:", append([]*cobra.Command{apply.Apply(), apply.WhatIf(), apply.Get(), apply.Delete(), apply.Validate(), act.Approve(), rollback.Rollback(), rollback.Freeze(), rollback.Release(), act.Drain(), act.CA(), act.Streams(), act.BusAuth()}, operate...)},
 		{"Other:", []*cobra.Command{completionCommand(), optionsCommand(), versionCommand()}},
 	} {
 		if len(g.commands) == 0 {

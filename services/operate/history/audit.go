@@ -27,9 +27,9 @@ type auditOptions struct {
 type auditView struct {
 	Seq           uint64    `json:"seq"`
 	Time          time.Time `json:"time"`             // the server's
-	Writer        string    `json:"writer,omitempty"` // frontend, or SOURCE/INSTANCE of a watcher
+	Writer        string    `json:"writer,omitempty"` // frontend, operator, or SOURCE/INSTANCE of a watcher
 	Process       string    `json:"process,omitempty"`
-	What          string    `json:"what"` // key given, key refused, certificate issued, certificate refused, unreadable
+	What          string    `json:"what"` // as key given, certificate refused, admission paused, unreadable
 	Identity      string    `json:"identity,omitempty"`
 	Proxy         string    `json:"proxy,omitempty"`
 	Object        string    `json:"object,omitempty"`

@@ -161,6 +161,7 @@ func (s *Settings) roles() ([]bus.Role, error) {
 	}
 	if s.Kube.Kubeconfig != "" {
 		add(s.Kube.Role())
+		add(bus.Observer()) // of kube-events
 	}
 	if s.Sources.File != "" {
 		for _, r := range sources.Roles() {

@@ -37,6 +37,10 @@ const (
 	Action_ACTION_ROOT_ROTATED Action = 5
 	// An operator had the agent of a proxy end its connections.
 	Action_ACTION_PROXY_DRAINED Action = 6
+	// An operator let the API server of a cluster store objects that the webhook named
+	// name cannot check, and ended that; reason is why.
+	Action_ACTION_ADMISSION_PAUSED  Action = 7
+	Action_ACTION_ADMISSION_RESUMED Action = 8
 )
 
 // Enum value maps for Action.
@@ -49,6 +53,8 @@ var (
 		4: "ACTION_CERTIFICATE_REFUSED",
 		5: "ACTION_ROOT_ROTATED",
 		6: "ACTION_PROXY_DRAINED",
+		7: "ACTION_ADMISSION_PAUSED",
+		8: "ACTION_ADMISSION_RESUMED",
 	}
 	Action_value = map[string]int32{
 		"ACTION_UNSPECIFIED":         0,
@@ -58,6 +64,8 @@ var (
 		"ACTION_CERTIFICATE_REFUSED": 4,
 		"ACTION_ROOT_ROTATED":        5,
 		"ACTION_PROXY_DRAINED":       6,
+		"ACTION_ADMISSION_PAUSED":    7,
+		"ACTION_ADMISSION_RESUMED":   8,
 	}
 )
 
@@ -116,7 +124,7 @@ type Record struct {
 	// of a key that a watcher gave to a frontend.
 	Authenticator string   `protobuf:"bytes,10,opt,name=authenticator,proto3" json:"authenticator,omitempty"`
 	Facts         []string `protobuf:"bytes,11,rep,name=facts,proto3" json:"facts,omitempty"`
-	// Why, if it was refused.
+	// Why, if it was refused, or an operator gave a reason.
 	Reason        string `protobuf:"bytes,12,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -254,7 +262,7 @@ const file_meshlog_audit_v1_audit_proto_rawDesc = "" +
 	"\rauthenticator\x18\n" +
 	" \x01(\tR\rauthenticator\x12\x14\n" +
 	"\x05facts\x18\v \x03(\tR\x05facts\x12\x16\n" +
-	"\x06reason\x18\f \x01(\tR\x06reason*\xc0\x01\n" +
+	"\x06reason\x18\f \x01(\tR\x06reason*\xfb\x01\n" +
 	"\x06Action\x12\x16\n" +
 	"\x12ACTION_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10ACTION_KEY_GIVEN\x10\x01\x12\x16\n" +
@@ -262,7 +270,9 @@ const file_meshlog_audit_v1_audit_proto_rawDesc = "" +
 	"\x19ACTION_CERTIFICATE_ISSUED\x10\x03\x12\x1e\n" +
 	"\x1aACTION_CERTIFICATE_REFUSED\x10\x04\x12\x17\n" +
 	"\x13ACTION_ROOT_ROTATED\x10\x05\x12\x18\n" +
-	"\x14ACTION_PROXY_DRAINED\x10\x06B,Z*meshlog.dev/proto/meshlog/audit/v1;auditv1b\x06proto3"
+	"\x14ACTION_PROXY_DRAINED\x10\x06\x12\x1b\n" +
+	"\x17ACTION_ADMISSION_PAUSED\x10\a\x12\x1c\n" +
+	"\x18ACTION_ADMISSION_RESUMED\x10\bB,Z*meshlog.dev/proto/meshlog/audit/v1;auditv1b\x06proto3"
 
 var (
 	file_meshlog_audit_v1_audit_proto_rawDescOnce sync.Once

@@ -1,0 +1,14 @@
+package main
+
+import (
+	"flag"
+	"testing"
+
+	"meshlog.dev/services/internal/process/processtest"
+)
+
+var update = flag.Bool("update", false, "rewrite the settings file")
+
+func TestSettingsFile(t *testing.T) {
+	processtest.SettingsFile(t, command, "../../../deploy/config/admission.yaml", *update)
+}
