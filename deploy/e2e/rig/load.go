@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -109,9 +110,17 @@ const pause = 2 * time.Millisecond
 // StartLoad sends requests over conns kept connections until Stop, or until ctx
 // ends. ctx must have a deadline.
 func StartLoad(ctx context.Context, url string, conns int) (*Load, error) {
+	return StartLoads(ctx, conns, url)
+}
+
+// StartLoads is StartLoad with requests to several URLs in turn.
+func StartLoads(ctx context.Context, conns int, urls ...string) (*Load, error) {
 	client := newClient(conns)
-	one := func(ctx context.Context) (string, int, error) { return ask(ctx, client, url) }
-	return StartCalls(ctx, url, conns, one, client.CloseIdleConnections)
+	var turn atomic.Uint64
+	one := func(ctx context.Context) (string, int, error) {
+		return ask(ctx, client, urls[turn.Add(1)%uint64(len(urls))])
+	}
+	return StartCalls(ctx, urls[0], conns, one, client.CloseIdleConnections)
 }
 
 // StartCalls is StartLoad for any calls: each of n goroutines makes one call
