@@ -83,7 +83,7 @@ test-spire: tool-envoy tool-spire-server tool-spire-agent ## Two Envoys with cer
 # The tests behind the build tag `registries`. Each server is built once into the cache.
 # What SHORT=1 leaves out of test-registries: the demo, which .ci/run runs by itself,
 # figures, minutes of load, and waits of a minute.
-LONG_REGISTRIES := DemoRegistries|Load|Performance|Emptied|InstancesChange|ConsulChanges
+LONG_REGISTRIES := DemoRegistries|Load|Performance|Emptied|InstancesChange|ConsulChanges|MCPChanges
 
 .PHONY: test-registries
 test-registries: test-registries-plan build tool-envoy tool-etcd tool-kube-apiserver tool-istio-crds $(REGISTRIES) ## Tests with a real Consul, Nacos server and istiod, at most 20 minutes, less with SHORT=1; building them takes some 25 more, once

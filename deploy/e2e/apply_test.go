@@ -117,3 +117,53 @@ func (f *fixture) get(url string) (status int, body string) {
 	f.must(err)
 	return resp.StatusCode, strings.TrimSpace(string(b))
 }
+
+// later is an object that is applied after the newest version.
+const later = `apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: later, namespace: demo}
+spec: {hosts: [later.internal], ports: [{number: 80, name: http, protocol: HTTP}], resolution: DNS}
+`
+
+// API-4: after a loss of the log, the applied objects that the newest version has are served
+// as before. One that was applied after it is lost, and commands say so until the next
+// apply.
+func TestApplyAfterLoss(t *testing.T) {
+	f := start(t, apart(1, 1))
+	port, err := testport.TCP()
+	f.must(err)
+	dir := t.TempDir()
+	file, lost := filepath.Join(dir, "applied.yaml"), filepath.Join(dir, "later.yaml")
+	f.must(os.WriteFile(file, fmt.Appendf(nil, applied, port, f.v1.Port), 0o600))
+	f.must(os.WriteFile(lost, []byte(later), 0o600))
+	_, err = f.mesh.Show(f.ctx, "apply", "-f", file, "--wait", "100%")
+	f.must(err)
+
+	builder := f.mesh.Builders[0]
+	builder.Kill()
+	// It is on the log, and no version has it: the command waits in vain.
+	if out, err := f.mesh.Show(f.ctx, "apply", "-f", lost, "--timeout", "2s"); err == nil || !strings.Contains(out, "1 created, on the log at") {
+		t.Fatalf("apply without a builder: %v\n%s", err, out)
+	}
+	f.mesh.NATS.Kill()
+	f.must(os.RemoveAll(filepath.Join(f.mesh.NATS.Data, "jetstream")))
+	f.must(f.mesh.NATS.Restart(f.ctx))
+	f.must(builder.Restart())
+	f.must(builder.Ready(f.ctx))
+
+	const said = "The log was lost or rewound: epoch "
+	out, err := f.mesh.ShowAll(f.ctx, "get", "ServiceEntry", "-n", "demo")
+	if f.must(err); !strings.Contains(out, said) || !strings.Contains(out, "The 3 objects of api/default are those of a checkpoint") || strings.Contains(out, "later") {
+		t.Errorf("get after the loss:\n%s", out)
+	}
+	f.must(f.envoy.Listening(f.ctx, port))
+	if status, body := f.get(fmt.Sprintf("http://127.0.0.1:%d/", port)); status != http.StatusOK || body != f.v1.Name {
+		t.Errorf("after the loss: %d %q, want the answer of %s", status, body, f.v1.Name)
+	}
+	if out, err = f.mesh.ShowAll(f.ctx, "apply", "-f", lost, "--wait", "100%"); err != nil || !strings.Contains(out, said) || !strings.Contains(out, "1 created") {
+		t.Errorf("apply after the loss: %v\n%s", err, out)
+	}
+	if out, err = f.mesh.ShowAll(f.ctx, "apply", "-f", lost); err != nil || strings.Contains(out, said) || !strings.Contains(out, "1 unchanged") {
+		t.Errorf("the next apply: %v\n%s", err, out)
+	}
+}

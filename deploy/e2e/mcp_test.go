@@ -59,9 +59,9 @@ func (s *mcpSource) publish(t *testing.T, files *rig.ConfigDir) {
 
 // sourceView is a source as `meshlog sources` shows it.
 type sourceView struct {
-	Source, State string
-	Frozen        bool
-	Registry      struct{ Services, Instances int }
+	Source, Instance, State string
+	Frozen                  bool
+	Registry                struct{ Services, Instances int }
 }
 
 // source waits until `meshlog sources` shows a source that fits.

@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"os"
+	"path/filepath"
 	"testing"
 
 	"meshlog.dev/deploy/e2e/rig"
@@ -29,7 +30,34 @@ func TestSources(t *testing.T) {
 	f.share(shop.V2, 100)
 
 	save("sources: []")
-	f.source("without a watcher", func(s sourceView) bool { return s.Source == "file" && s.State == "silent" })
+	f.source("that the file does not list", func(s sourceView) bool { return s.Source == "file" && s.State == "not configured" })
+	f.share(shop.V2, 100)
+	f.nothingRejected()
+}
+
+// TestMeshConfig runs a mesh whose directory the configSources of a MeshConfig name: the
+// directory is served, another field of the file has its effect and follows the file, and an
+// error in the file changes nothing (MC-18).
+func TestMeshConfig(t *testing.T) {
+	var file, sources string
+	f := start(t, func(ctx context.Context, dir, config string) (*rig.Mesh, error) {
+		file, sources = filepath.Join(dir, "mesh.yaml"), "configSources: [{address: 'fs://"+config+"'}]\n"
+		if err := os.WriteFile(file, []byte(sources+"connectTimeout: 3s\n"), 0o600); err != nil {
+			return nil, err
+		}
+		return rig.UpWith(ctx, dir, nil, "--mesh-config", file)
+	})
+	f.share(shop.V2, 10)
+	f.source("of the MeshConfig", func(s sourceView) bool {
+		return s.Source == "file" && s.Instance == "mesh-config" && s.State == "following"
+	})
+	save := func(text string) { f.must(os.WriteFile(file, []byte(text), 0o600)) }
+
+	save(sources + "connectTimeout: 4s\n")
+	f.acked(rig.Cluster)
+
+	save("configSources: [{address: 'zk://elsewhere'}]")
+	f.shift(0, 100)
 	f.share(shop.V2, 100)
 	f.nothingRejected()
 }

@@ -11,8 +11,10 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -20,12 +22,14 @@ import (
 	"meshlog.dev/deploy/e2e/cluster"
 	"meshlog.dev/deploy/e2e/rig"
 	"meshlog.dev/deploy/testkit/certtest"
+	"meshlog.dev/deploy/testkit/mcptest"
 	"meshlog.dev/deploy/testkit/program"
 	"meshlog.dev/deploy/testkit/testport"
 )
 
-// TestMesh runs the deployment with a certificate authority, the watcher of token issuers
-// and the process that writes Events. An agent with the token of a pod gets the certificate of its account, with the
+// TestMesh runs the deployment with a certificate authority, the watcher of token issuers,
+// that of a source of MCP-over-xDS, and the process that writes Events. An agent with the
+// token of a pod gets the certificate of its account, with the
 // rights that the manifests give the ca: the API server reviews the token, and the
 // builder knows the pod. With it, it joins a frontend that lets nobody else in.
 func TestMesh(t *testing.T) {
@@ -33,11 +37,11 @@ func TestMesh(t *testing.T) {
 	defer cancel()
 	render := kustomize(t)
 	secrets := filepath.Join(t.TempDir(), "secrets")
-	busAuth(ctx, t, secrets)
+	busAuth(ctx, t, secrets, "mcpxds/*")
 	c, err := cluster.Start(ctx, t.TempDir(), "default")
 	must(t, err)
 	t.Cleanup(c.End)
-	text := render(own(t, []string{"."}, []string{"components/xds-tls", "components/ca", "components/jwks", "components/events"}))
+	text := render(own(t, []string{"."}, []string{"components/xds-tls", "components/ca", "components/jwks", "components/events", "components/watcher-xds"}))
 	must(t, c.Apply(ctx, text))
 	must(t, c.Apply(ctx, podOfShop))
 
@@ -50,11 +54,12 @@ func TestMesh(t *testing.T) {
 	k.know(parse(t, secret("cacerts", map[string][]byte{"ca-cert.pem": root, "ca-key.pem": key, "cert-chain.pem": root, "root-cert.pem": root})))
 	k.know(parse(t, secret("frontend-tls", map[string][]byte{"tls.crt": xds.Cert, "tls.key": xds.Key})))
 	k.know(parse(t, fmt.Sprintf("{apiVersion: v1, kind: ConfigMap, metadata: {name: public-cas, namespace: meshlog}, data: {ca.pem: %q}}", xdsCA.PEM())))
+	k.knowSource(t, secrets)
 	for _, name := range []string{"watcher-kube", "ca", "kube-events"} {
 		k.accounts[name] = serviceAccount(ctx, t, c, name)
 	}
 	all := workloads(t, parse(t, text))
-	for _, name := range []string{"nats", "builder", "watcher-kube", "ca", "watcher-jwks", "kube-events", "frontend"} {
+	for _, name := range []string{"nats", "builder", "watcher-kube", "ca", "watcher-jwks", "watcher-xds", "kube-events", "frontend"} {
 		k.start(all[name])
 	}
 	for _, w := range all {
@@ -80,6 +85,25 @@ func TestMesh(t *testing.T) {
 		return err
 	}))
 	k.permitted()
+}
+
+// knowSource makes what watcher-xds needs, as the README says: the key of its user of the
+// bus, and its settings. The source is a scripted one.
+func (k *kubelet) knowSource(t *testing.T, secrets string) {
+	t.Helper()
+	files := map[string][]byte{}
+	for file, name := range map[string]string{"bus.nk": "watcher-mcpxds.nk", "ca.pem": "ca.pem"} {
+		content, err := os.ReadFile(filepath.Join(secrets, name))
+		must(t, err)
+		files[file] = content
+	}
+	k.know(parse(t, secret("watcher-xds-bus", files)))
+	k.know(parse(t, `{apiVersion: v1, kind: ConfigMap, metadata: {name: watcher-xds, namespace: meshlog}, data: {settings.yaml: "mcp-source: xds://istiod.istio-system:15010"}}`))
+	_, port, err := net.SplitHostPort(mcptest.Start(t, mcptest.Options{}).Address())
+	must(t, err)
+	k.services["istiod.istio-system"] = "istiod"
+	k.ports["istiod:15010"], err = strconv.Atoi(port)
+	must(t, err)
 }
 
 // podOfShop is a pod, as its kubelet reports it.

@@ -193,25 +193,25 @@ func (k *kubelet) mount(dir, name string, w *workload, c corev1.Container) (path
 func (k *kubelet) content(namespace string, v corev1.Volume) map[string]string {
 	k.Helper()
 	all := map[string]string{}
-	add := func(kind, name string) {
+	add := func(kind, name string, optional bool) {
 		files, ok := k.files[kind+" "+namespace+"/"+name]
-		if !ok {
+		if !ok && !optional {
 			k.Fatalf("there is no %s %s/%s", kind, namespace, name)
 		}
 		maps.Copy(all, files)
 	}
 	switch {
 	case v.Secret != nil:
-		add("Secret", v.Secret.SecretName)
+		add("Secret", v.Secret.SecretName, v.Secret.Optional != nil && *v.Secret.Optional)
 	case v.ConfigMap != nil:
-		add("ConfigMap", v.ConfigMap.Name)
+		add("ConfigMap", v.ConfigMap.Name, false)
 	case v.Projected != nil:
 		for _, s := range v.Projected.Sources {
 			if s.Secret != nil {
-				add("Secret", s.Secret.Name)
+				add("Secret", s.Secret.Name, false)
 			}
 			if s.ConfigMap != nil {
-				add("ConfigMap", s.ConfigMap.Name)
+				add("ConfigMap", s.ConfigMap.Name, false)
 			}
 		}
 	}

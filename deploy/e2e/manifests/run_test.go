@@ -81,11 +81,15 @@ func TestRun(t *testing.T) {
 	k.permitted()
 }
 
-// busAuth writes the keys of the bus, as the README says.
-func busAuth(ctx context.Context, t *testing.T, secrets string) {
+// busAuth writes the keys of the bus, as the README says, with those of other watchers.
+func busAuth(ctx context.Context, t *testing.T, secrets string, others ...string) {
 	t.Helper()
-	must(t, rig.BusAuth(ctx, secrets, "--watcher", "kubernetes/default", "--watcher", "ca/default", "--watcher", "jwks/default", "--observer", "--tls", "127.0.0.1",
-		"--routes", "nats-0.nats,nats-1.nats,nats-2.nats,127.0.0.1")) // the last one for the certificate: here all pods are on one machine
+	args := []string{"--watcher", "kubernetes/default", "--watcher", "ca/default", "--watcher", "jwks/default", "--observer", "--tls", "127.0.0.1",
+		"--routes", "nats-0.nats,nats-1.nats,nats-2.nats,127.0.0.1"} // the last one for the certificate: here all pods are on one machine
+	for _, w := range others {
+		args = append(args, "--watcher", w)
+	}
+	must(t, rig.BusAuth(ctx, secrets, args...))
 	copyFile(t, filepath.Join(tree(t), "secrets", "kustomization.yaml"), secrets)
 }
 

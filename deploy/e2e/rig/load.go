@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -118,6 +119,16 @@ const pause = 2 * time.Millisecond
 func StartLoad(ctx context.Context, url string, conns int) (*Load, error) {
 	one, end := To(url, "", conns)
 	return StartCalls(ctx, url, conns, one, end)
+}
+
+// StartLoads is StartLoad with requests to several URLs in turn.
+func StartLoads(ctx context.Context, conns int, urls ...string) (*Load, error) {
+	client := newClient(conns)
+	var turn atomic.Uint64
+	one := func(ctx context.Context) (string, int, error) {
+		return ask(ctx, client, urls[turn.Add(1)%uint64(len(urls))], "")
+	}
+	return StartCalls(ctx, urls[0], conns, one, client.CloseIdleConnections)
 }
 
 // StartCalls is StartLoad for any calls: each of n goroutines makes one call

@@ -307,6 +307,16 @@ func (m *Mesh) Show(ctx context.Context, args ...string) (string, error) {
 	return string(out), err
 }
 
+// ShowAll is Show with what the command says on standard error.
+func (m *Mesh) ShowAll(ctx context.Context, args ...string) (string, error) {
+	bin, err := Bin("meshlog")
+	if err != nil {
+		return "", err
+	}
+	out, err := exec.CommandContext(ctx, bin, append(args, m.cli...)...).CombinedOutput()
+	return string(out), err
+}
+
 func meshlog(ctx context.Context, into any, args ...string) error {
 	args = append(args, "-o", "json")
 	out, err := command(ctx, args...)

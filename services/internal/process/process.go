@@ -15,6 +15,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	oteltrace "go.opentelemetry.io/otel/trace"
+
+	"meshlog.dev/services/nearest"
 )
 
 // Settings is a struct with the settings of a process. Its values before Flags are
@@ -190,7 +192,7 @@ func flagError(cmd *cobra.Command, err error) error {
 				known = append(known, f.Name)
 			}
 		})
-		if meant, ok := Nearest(unknown.GetSpecifiedName(), known); ok {
+		if meant, ok := nearest.Name(unknown.GetSpecifiedName(), known); ok {
 			err = fmt.Errorf("%w; did you mean --%s?", err, meant)
 		}
 	}

@@ -16,6 +16,8 @@ import (
 
 	"github.com/spf13/pflag"
 	"go.yaml.in/yaml/v3"
+
+	"meshlog.dev/services/nearest"
 )
 
 // envPrefix is the prefix of all variables.
@@ -194,7 +196,7 @@ func unknownVariables(flags *pflag.FlagSet, environ []string) (misspelt, others 
 		if !ours || slices.ContainsFunc(known, func(k string) bool { return envName(k) == variable }) {
 			continue
 		}
-		if meant, ok := Nearest(name, known); ok {
+		if meant, ok := nearest.Name(name, known); ok {
 			misspelt = append(misspelt, fmt.Sprintf("%s is not a setting of this process; did you mean %s?", variable, envName(meant)))
 		} else {
 			others = append(others, variable+" is not a setting of this process")

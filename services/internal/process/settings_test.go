@@ -129,18 +129,6 @@ func TestUnknownVariables(t *testing.T) {
 	}
 }
 
-func TestNearest(t *testing.T) {
-	known := []string{"listen", "bus-token-file", "log-level", "id"}
-	for name, want := range map[string]string{
-		"lisen": "listen", "lsiten": "listen", "busTokenFile": "bus-token-file", "bus-token": "bus-token-file",
-		"loglevel": "log-level", "log_levels": "log-level", "color": "", "ip": "", "": "",
-	} {
-		if got, ok := Nearest(name, known); ok != (want != "") || ok && got != want {
-			t.Errorf("Nearest(%q) = %q, %v, want %q", name, got, ok, want)
-		}
-	}
-}
-
 // An error about a setting names the origin of its value.
 func TestLocated(t *testing.T) {
 	var v values

@@ -8,6 +8,7 @@ package document
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -143,7 +144,7 @@ func located(k *kind.Kind, d *manifest.Document, err error) *problem.Diagnostic 
 	if !ok {
 		return e
 	}
-	e.Reason = found.Reason
+	e.Reason, e.Advice = found.Reason, cmp.Or(found.Advice, e.Advice)
 	switch {
 	case k.Form == kind.Spec:
 		e.Field, e.Line = d.Place(found.Line)

@@ -131,6 +131,24 @@ func TestAGG2LosersLoseWhole(t *testing.T) {
 	})
 }
 
+// A host's owner decides who joins it: its selector, also a ServiceEntry's, chooses
+// workloads of its namespace from all sources. What claims a host is forbidden to others,
+// what is chosen is not: sourceRules keep a source out of a namespace.
+func TestAGG2SelectorsChooseFromAllSources(t *testing.T) {
+	machine := func(source, namespace, ip string) Change {
+		return Object("WorkloadEntry", namespace, "vm-"+source, &networking.WorkloadEntry{Address: ip, Labels: map[string]string{"app": "shop"}}).From(source)
+	}
+	selecting := Object("ServiceEntry", "prod", "shop", &networking.ServiceEntry{
+		Hosts: []string{"shop.example"}, Resolution: networking.ServiceEntry_STATIC, Ports: []*networking.ServicePort{{Number: 80, Name: "http", Protocol: "HTTP"}},
+		WorkloadSelector: &networking.WorkloadSelector{Labels: map[string]string{"app": "shop"}},
+	}).From("file")
+	pc := mesh(t, []Change{selecting, machine("file", "prod", "10.0.0.1"), machine("mcpxds", "prod", "10.0.0.2"), machine("kubernetes", "elsewhere", "10.6.6.6")})
+	if got := addresses(pc, index.ServiceID{Namespace: "prod", Hostname: "shop.example"}, 80); got != "10.0.0.1:80 10.0.0.2:80" {
+		t.Errorf("endpoints %s", got)
+	}
+	expectProblems(t, pc, "vm-kubernetes (spec.labels): unused")
+}
+
 func TestAGG3DatacentersJoin(t *testing.T) {
 	pc := mesh(t, registered("consul", "dc1", "consul", "web.service.consul", "10.0.0.1"), registered("consul", "dc2", "consul", "web.service.consul", "10.0.0.2"))
 	if got := addresses(pc, index.ServiceID{Namespace: "consul", Hostname: "web.service.consul"}, 80); got != "10.0.0.1:8080 10.0.0.2:8080" {

@@ -93,22 +93,29 @@ func Undecoded(data []byte, mediaType string, bad *problem.Diagnostic) ident.Val
 	if keymaterial.In(data) != "" {
 		data = nil
 	}
+	why := bad.Reason
+	if strings.HasSuffix(bad.Advice, "?") { // what was probably meant; other advice is the same for all
+		why += "; " + bad.Advice
+	}
 	u := &registryv1.Undecoded{
 		Data: data, MediaType: mediaType,
-		Field: strings.ToValidUTF8(bad.Field, "?"), Error: strings.ToValidUTF8(bad.Reason, "?"),
+		Field: strings.ToValidUTF8(bad.Field, "?"), Error: strings.ToValidUTF8(why, "?"),
 	}
 	b, _ := proto.MarshalOptions{Deterministic: true}.Marshal(u) // it cannot fail: the texts are valid UTF-8
 	return ident.Value{Type: ident.Undecoded, Bytes: b}
 }
 
 // DecodeJSON reads the spec of an object whose kind has the form Spec. The spec
-// is proto3 JSON; an unknown field is an error, and a duration may be written as
-// in Go ("5m"). The error is a *problem.Diagnostic with the line in spec.
+// is proto3 JSON; an unknown field is an error, which names the field that was probably
+// meant, and a duration may be written as in Go ("5m"). The error is a *problem.Diagnostic
+// with the line in spec.
 func (k *Kind) DecodeJSON(spec []byte) (proto.Message, error) {
 	m := k.new()
 	options := protojson.UnmarshalOptions{Resolver: anytype.Types}
 	if err := options.Unmarshal(validate.Durations(spec, m.ProtoReflect().Descriptor()), m); err != nil {
-		return nil, syntaxError(err)
+		bad := syntaxError(err)
+		k.suggest(bad, spec)
+		return nil, bad
 	}
 	return m, nil
 }

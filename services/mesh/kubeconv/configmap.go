@@ -43,11 +43,11 @@ func Mesh(k *kind.Kind, c *corev1.ConfigMap) (p ident.Value, origin string, ok b
 // in it.
 func settings(k *kind.Kind, text []byte) (ident.Value, int) {
 	d := manifest.Spec(text)
-	m, bad := decodeSpec(k, &d)
+	m, bad := DecodeSpec(k, &d)
 	if bad != nil {
 		return kind.Undecoded(text, "application/yaml", bad), max(bad.Line, 1)
 	}
-	p, err := encoded(k, m)
+	p, err := Encode(k, m)
 	if err != nil {
 		return undecoded(text, "application/yaml", err), 1
 	}

@@ -48,7 +48,7 @@ func (c *Converter) Payload(k *kind.Kind, object any) (p ident.Value, ok bool) {
 		return p, false
 	}
 	if err == nil {
-		p, err = encoded(k, m)
+		p, err = Encode(k, m)
 	}
 	if err != nil {
 		p = undecoded(content(object), "application/json", err)
@@ -89,9 +89,9 @@ func (c *Converter) convert(k *kind.Kind, object any) (proto.Message, error) {
 	return nil, fmt.Errorf("a %T is not converted", object)
 }
 
-// encoded returns the payload of m, or an error if m has a private key, which must not
+// Encode returns the payload of m, or an error if m has a private key, which must not
 // be on the log.
-func encoded(k *kind.Kind, m proto.Message) (ident.Value, error) {
+func Encode(k *kind.Kind, m proto.Message) (ident.Value, error) {
 	b, err := k.Encode(m)
 	switch {
 	case err != nil: // a text is not UTF-8

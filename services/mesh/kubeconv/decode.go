@@ -5,6 +5,7 @@ import (
 	gojson "encoding/json"
 	"errors"
 	"fmt"
+	"reflect"
 	"strings"
 
 	"google.golang.org/protobuf/proto"
@@ -75,6 +76,9 @@ func decode(object []byte, into any) error {
 		if at := json.FieldError(nil); errors.As(err, &at) {
 			e.Field = at.FieldPath()
 			e.Reason = "Kubernetes has no such field"
+			if meant, ok := meant(reflect.TypeOf(into), e.Field); ok {
+				e.Advice = "did you mean " + meant + "?"
+			}
 		}
 		if !strings.HasPrefix(e.Field, "status.") {
 			return e

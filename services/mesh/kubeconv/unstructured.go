@@ -41,7 +41,7 @@ func FromUnstructured(k *kind.Kind, object map[string]any) (proto.Message, error
 	if err != nil {
 		// JSON in one line tells no fields apart; a manifest has each on a line of its own.
 		d := manifest.Spec(spec)
-		_, bad := decodeSpec(k, &d)
+		_, bad := DecodeSpec(k, &d)
 		return nil, bad
 	}
 	u := unstructured.Unstructured{Object: object}
@@ -57,8 +57,8 @@ func whole(object map[string]any) (proto.Message, error) {
 	return validate.FromObject(b)
 }
 
-// decodeSpec decodes the spec of d. The problem has the field and its line.
-func decodeSpec(k *kind.Kind, d *manifest.Document) (proto.Message, *problem.Diagnostic) {
+// DecodeSpec decodes the spec of d. The problem has the field and its line.
+func DecodeSpec(k *kind.Kind, d *manifest.Document) (proto.Message, *problem.Diagnostic) {
 	if d.Err != nil {
 		return nil, d.Err
 	}

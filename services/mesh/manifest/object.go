@@ -2,10 +2,13 @@ package manifest
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"go.yaml.in/yaml/v3"
+
 	"meshlog.dev/services/mesh/problem"
+	"meshlog.dev/services/nearest"
 )
 
 // object reads the envelope of an object and turns it into JSON.
@@ -90,15 +93,20 @@ func (e *encoder) object(n *yaml.Node, top []entry, d *Document) *problem.Diagno
 	return nil
 }
 
+// topFields are the fields of an object.
+var topFields = []string{"apiVersion", "kind", "metadata", "spec", "status"}
+
 // Unknown returns a problem for the first field of the object that is none of
 // apiVersion, kind, metadata, spec and status.
 func (d *Document) Unknown() *problem.Diagnostic {
 	for _, f := range d.top {
-		switch f.key {
-		case "apiVersion", "kind", "metadata", "spec", "status":
-		default:
-			return reader{start: d.start}.fail(f.at, f.key, "an object has apiVersion, kind, metadata and spec; move the field under spec", "unknown field %q", f.key)
+		if slices.Contains(topFields, f.key) {
+			continue
 		}
+		if meant, ok := nearest.Name(f.key, topFields); ok {
+			return reader{start: d.start}.fail(f.at, f.key, "did you mean "+meant+"?", "unknown field %q", f.key)
+		}
+		return reader{start: d.start}.fail(f.at, f.key, "an object has apiVersion, kind, metadata and spec; move the field under spec", "unknown field %q", f.key)
 	}
 	return nil
 }

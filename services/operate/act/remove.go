@@ -126,7 +126,7 @@ func checkSilent(v *command.Source, now time.Time) error {
 		return fmt.Errorf("source %s: watcher %s stands by for it; stop the watcher first", v.Shard(), strings.Join(v.Standbys, ", "))
 	case v.Heard.IsZero() && v.Objects == 0:
 		return command.NotFound("source %s: the log has no record of it", v.Shard())
-	case v.State == command.StateRest: // the fence is enough
+	case v.State == command.StateRest, v.State == command.StateNotConfigured: // the fence is enough
 	case !v.Heard.IsZero() && now.Sub(v.Heard) < removedAfter:
 		return fmt.Errorf("source %s: watcher %s published for it %s, and does not answer. The source can be removed after %s of silence",
 			v.Shard(), v.Holder, command.Since(v.Heard, now), removedAfter)

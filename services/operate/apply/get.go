@@ -10,11 +10,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"meshlog.dev/proto/ident"
-	"meshlog.dev/services/internal/process"
 	"meshlog.dev/services/mesh/document"
 	"meshlog.dev/services/mesh/fold"
 	"meshlog.dev/services/mesh/kind"
 	"meshlog.dev/services/mesh/problem"
+	"meshlog.dev/services/nearest"
 	"meshlog.dev/services/operate/command"
 )
 
@@ -91,7 +91,7 @@ func kindOf(name string) (*kind.Kind, error) {
 		names = append(names, k.Name)
 	}
 	advice := ""
-	if near, ok := process.Nearest(name, names); ok {
+	if near, ok := nearest.Name(name, names); ok {
 		advice = "; did you mean " + near + "?"
 	}
 	return nil, command.Usage("meshlog knows no kind %q%s", name, advice)

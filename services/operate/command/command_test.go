@@ -48,6 +48,28 @@ func TestREG15Report(t *testing.T) {
 	}
 }
 
+// AGG-7: a source that its process does not list any more is not configured, is frozen, and
+// has no watcher; another process that watches it counts.
+func TestNotConfigured(t *testing.T) {
+	gone, other := &reportv1.WatcherReport{State: "not configured", Holder: "w1"}, &reportv1.WatcherReport{State: "following", Holder: "w2", Keys: 2}
+	v := Source{State: StateSilent}
+	v.addReport(gone)
+	v.freeze(2)
+	if v.State != StateNotConfigured || v.Holder != "w1" || !v.Frozen || v.Objects != 2 || v.HasWatcher() {
+		t.Errorf("got %+v", v)
+	}
+	for _, reports := range [][]*reportv1.WatcherReport{{gone, other}, {other, gone}} {
+		v := Source{State: StateSilent}
+		for _, r := range reports {
+			v.addReport(r)
+		}
+		v.freeze(2)
+		if v.State != "following" || v.Holder != "w2" || v.Frozen || !v.HasWatcher() {
+			t.Errorf("with another watcher: %+v", v)
+		}
+	}
+}
+
 // A standby is listed beside the watcher that publishes.
 func TestHearWatchers(t *testing.T) {
 	var v Source

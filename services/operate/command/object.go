@@ -8,8 +8,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"meshlog.dev/proto/ident"
-	"meshlog.dev/services/internal/process"
 	"meshlog.dev/services/mesh/kind"
+	"meshlog.dev/services/nearest"
 )
 
 // Objects selects objects: each field that is not empty must contain the
@@ -103,7 +103,7 @@ func (o *Objects) Find(asked string, known []ident.Key, advice string) ([]ident.
 		names = append(names, Slashed(key))
 	}
 	slices.Sort(names)
-	if near, ok := process.Nearest(asked, names); ok {
+	if near, ok := nearest.Name(asked, names); ok {
 		advice = "did you mean " + near + "?"
 	}
 	return nil, NotFound("object %s: there is none; %s", asked, advice)

@@ -24,7 +24,7 @@ import (
 type Source struct {
 	Source   string `json:"source"`
 	Instance string `json:"instance"`
-	State    string `json:"state"` // following, listing, down, silent, at rest, gone
+	State    string `json:"state"` // following, listing, down, silent, not configured, at rest, gone
 	// Frozen says that its objects stay as they are, because it cannot be read
 	// or no watcher publishes for it.
 	Frozen bool `json:"frozen"`
@@ -89,6 +89,9 @@ const (
 	StateDown   = "down"
 	StateSilent = "silent"
 	StateGone   = "gone" // silent, and without objects
+	// StateNotConfigured is the state of a source that its process does not watch any more,
+	// because it was taken off the file of sources (AGG-7).
+	StateNotConfigured = "not configured"
 	// StateRest is the state of a source of ident.API, which has no watcher: operators
 	// apply its objects (API-4).
 	StateRest = "at rest"
@@ -99,7 +102,7 @@ func (v *Source) Shard() ident.Shard { return ident.Shard{Source: v.Source, Inst
 
 // HasWatcher reports whether a watcher publishes for the source.
 func (v *Source) HasWatcher() bool {
-	return v.State != StateSilent && v.State != StateGone && v.State != StateRest
+	return !slices.Contains([]string{StateSilent, StateNotConfigured, StateGone, StateRest}, v.State)
 }
 
 // Sources holds the reports of the fleet and the newest version, which together
@@ -214,6 +217,11 @@ func (v *Source) addReport(w *reportv1.WatcherReport) {
 	case "standby":
 		v.Standbys = append(v.Standbys, w.GetHolder())
 		return
+	case StateNotConfigured: // another process may watch it, whose report counts
+		if v.State == StateSilent {
+			v.State, v.Holder = StateNotConfigured, w.GetHolder()
+		}
+		return
 	case "": // it waits for a builder to begin the log
 		return
 	}
@@ -234,7 +242,7 @@ func (v *Source) addReport(w *reportv1.WatcherReport) {
 // its objects in the newest version.
 func (v *Source) freeze(served int) {
 	switch v.State {
-	case StateSilent:
+	case StateSilent, StateNotConfigured:
 		if v.Objects = served; served == 0 && len(v.Standbys) == 0 {
 			v.State = StateGone
 			return

@@ -23,6 +23,9 @@ and heard on the log.
   LISTING    the watcher lists it; nothing is removed before the listing is complete
   DOWN       it cannot be read: its objects stay as they are (frozen)
   SILENT     no watcher publishes for it: its objects stay as they are (frozen)
+  NOT CONFIGURED
+             the file of sources of its process does not list it any more: its
+             objects stay as they are (frozen)
   AT REST    it has no watcher: operators change it with ` + "`meshlog apply`" + `
   GONE       it was removed and has no watcher; only --all shows it
 
@@ -34,7 +37,8 @@ Of a registry of services the lines below the table say how many services and
 instances it has, how many services report each change at once (polled) or are
 read in turn, when the oldest read was, and the last error.
 
-A silent source or a frozen kind never removes an object; ` + "`meshlog sources\nremove`" + ` does.`,
+A source without a watcher or a frozen kind never removes an object;
+` + "`meshlog sources remove`" + ` does.`,
 		Example: `  meshlog sources --data data/
   meshlog sources --data data/ -o json
   meshlog sources remove --data data/ file/old        # show what would be removed
@@ -80,7 +84,7 @@ func stateCell(v *command.Source) command.Cell {
 	switch v.State {
 	case command.StateDown, command.StateSilent:
 		c.Color = command.Red
-	case command.StateGone, command.StateRest:
+	case command.StateGone, command.StateRest, command.StateNotConfigured:
 		c.Color = command.Faint
 	case "listing":
 		c.Color = command.Yellow
@@ -110,7 +114,10 @@ func sourceNotes(v *command.Source, now time.Time) (notes []string) {
 	note := func(format string, args ...any) {
 		notes = append(notes, v.Shard().String()+": "+fmt.Sprintf(format, args...))
 	}
-	if v.State == command.StateSilent {
+	switch v.State {
+	case command.StateNotConfigured:
+		note("the file of sources of %s does not list it any more. Its objects (%d) stay as they are: list it again, or `meshlog sources remove %s`.", v.Holder, v.Objects, v.Shard())
+	case command.StateSilent:
 		silent := "no watcher has ever published for it"
 		if !v.Heard.IsZero() {
 			silent = fmt.Sprintf("no watcher publishes for it since %s (%s)", command.Clock(v.Heard), command.Since(v.Heard, now))

@@ -1,6 +1,6 @@
 // Package dryrun finds the problems that meshlog would report in a directory of
-// documents, without a bus, a log or files of its own. The file watcher reads the
-// directory; the fold and the gate judge the objects as in a builder.
+// documents or another source, without a bus, a log or files of its own. The watcher of the
+// source reads it; the fold and the gate judge the objects as in a builder.
 package dryrun
 
 import (
@@ -14,18 +14,17 @@ import (
 
 	"meshlog.dev/events"
 	"meshlog.dev/proto/ident"
+	"meshlog.dev/services/internal/process"
 	"meshlog.dev/services/mesh/fold"
 	"meshlog.dev/services/mesh/gate"
 	"meshlog.dev/services/mesh/problem"
 	"meshlog.dev/services/mesh/trial"
 	"meshlog.dev/services/watcher"
-	"meshlog.dev/services/watcher/file"
 )
 
-// Problems judges the objects of directories, and returns their problems, the worst
-// first. The only errors are that a directory cannot be read, and errors of this
-// program.
-func Problems(ctx context.Context, w *file.Watcher) ([]problem.Diagnostic, error) {
+// Problems judges the objects of a source, and returns their problems, the worst first.
+// The only errors are that the source cannot be read, and errors of this program.
+func Problems(ctx context.Context, w watcher.Watcher) ([]problem.Diagnostic, error) {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	l := listing{stop: stop, problems: map[string][]problem.Diagnostic{}}
@@ -99,6 +98,23 @@ func judge(objects []watcher.Object) ([]problem.Diagnostic, error) {
 		return nil, fmt.Errorf("a builder cannot build the objects: %w", err)
 	}
 	return slices.Concat(f.Diagnostics(), built), nil
+}
+
+// Check writes to out the problems of the objects of the source that a setting names, and
+// returns an error if one of them is an error. where says in words where the objects are.
+func Check(ctx context.Context, out io.Writer, w watcher.Watcher, setting, where string) error {
+	problems, err := Problems(ctx, w)
+	if err != nil {
+		return process.Invalid(setting, "%w", err)
+	}
+	switch failed := Print(out, problems); failed {
+	case 0:
+		return nil
+	case 1:
+		return process.Invalid(setting, "1 error in %s", where)
+	default:
+		return process.Invalid(setting, "%d errors in %s", failed, where)
+	}
 }
 
 // Print writes problems, one per line, and returns the number of errors.

@@ -12,14 +12,13 @@ import (
 	"github.com/spf13/pflag"
 	"go.yaml.in/yaml/v3"
 
-	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/internal/bus"
 	"meshlog.dev/services/internal/process"
 )
 
 // entry is a watcher to run.
 type entry struct {
-	source
+	runnable
 	user bus.ConnectOptions // files of its own user of the bus; empty: that of the process
 	line int
 	text string // what the file says about it
@@ -46,7 +45,6 @@ func parse(types typeTable, path string, data []byte) (list, error) {
 	}
 	var l list
 	var errs []error
-	first := map[ident.Shard]int{}
 	for i := range file.Sources {
 		node := &file.Sources[i]
 		e, err := parseEntry(types, path, node)
@@ -54,14 +52,18 @@ func parse(types typeTable, path string, data []byte) (list, error) {
 			errs = append(errs, err)
 			continue
 		}
-		if line, again := first[e.Shard()]; again {
-			l.warnings = append(l.warnings, fmt.Sprintf("%s:%d: the source %s is there already in line %d: this entry is ignored; give it another instance", path, node.Line, e.Shard(), line))
-			continue
-		}
-		first[e.Shard()] = node.Line
-		l.entries = append(l.entries, e)
+		l.add(path, e, "give it another instance")
 	}
 	return l, errors.Join(errs...)
+}
+
+// add appends an entry, or a warning with this advice if there is one for its shard.
+func (l *list) add(path string, e entry, advice string) {
+	if i := slices.IndexFunc(l.entries, func(other entry) bool { return other.Shard() == e.Shard() }); i >= 0 {
+		l.warnings = append(l.warnings, fmt.Sprintf("%s:%d: the source %s is there already in line %d: this entry is ignored; %s", path, e.line, e.Shard(), l.entries[i].line, advice))
+		return
+	}
+	l.entries = append(l.entries, e)
 }
 
 // parseEntry reads one entry: its type, the settings of the watcher, and the files of its
@@ -90,14 +92,15 @@ func parseEntry(types typeTable, path string, node *yaml.Node) (entry, error) {
 	if err != nil {
 		return entry{}, fmt.Errorf("%s: %w", where, err)
 	}
-	e := entry{source: make(), line: node.Line, text: string(text)}
+	w := make()
+	e := entry{runnable: w, line: node.Line, text: string(text)}
 	fs := pflag.NewFlagSet("", pflag.ContinueOnError)
-	e.Flags(fs)
+	w.Flags(fs)
 	e.userFlags(fs)
 	if errs := process.SetFromYAML(fs, settings, path); len(errs) > 0 {
 		return entry{}, errors.Join(errs...)
 	}
-	if err := e.Check(); err != nil {
+	if err := w.Check(); err != nil {
 		return entry{}, fmt.Errorf("%s: %s", where, strings.ReplaceAll(err.Error(), "\n", "; "))
 	}
 	return e, nil

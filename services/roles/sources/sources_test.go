@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -42,14 +43,21 @@ func (f *fake) Run(ctx context.Context, _ watcher.Place) error {
 	return ctx.Err()
 }
 
-// AGG-6, AGG-8: watchers start, restart and stop with their entries; a file with an error
-// changes nothing, and a watcher that fails stops no other.
+// AGG-6, AGG-7, AGG-8: watchers start, restart and stop with their entries, and a source that
+// is gone from the file is reported; a file with an error changes nothing, and a watcher that
+// fails stops no other.
 func TestFollow(t *testing.T) {
 	said := make(chan string, 10)
 	file := filepath.Join(t.TempDir(), "sources.yaml")
+	types := typeTable{"fake": func() source { return &fake{said: said} }}
 	r := &runner{
-		Settings: &Settings{File: file}, running: map[ident.Shard]running{},
-		types: typeTable{"fake": func() source { return &fake{said: said} }},
+		listFile: listFile{file, func(path string, data []byte) (list, error) { return parse(types, path, data) }},
+		running:  map[ident.Shard]running{},
+		report: func(ctx context.Context, _ watcher.Place, s ident.Shard) error {
+			said <- s.Instance + " is not configured"
+			<-ctx.Done()
+			return ctx.Err()
+		},
 		options: Options{
 			Own:     []ident.Shard{{Source: "fake", Instance: "own"}},
 			Process: &process.Process{Log: slog.New(slog.DiscardHandler)},
@@ -68,12 +76,16 @@ func TestFollow(t *testing.T) {
 		}
 		r.follow(ctx)
 	}
-	hears := func(want ...string) {
+	hears := func(want ...string) { // in any order, because watchers are independent
 		t.Helper()
-		for _, w := range want {
-			if got := <-said; got != w {
-				t.Fatalf("%q, want %q", got, w)
-			}
+		var got []string
+		for range want {
+			got = append(got, <-said)
+		}
+		slices.Sort(got)
+		slices.Sort(want)
+		if !slices.Equal(got, want) {
+			t.Fatalf("%q, want %q", got, want)
 		}
 		if len(said) > 0 {
 			t.Fatalf("%q, want nothing", <-said)
@@ -93,7 +105,7 @@ func TestFollow(t *testing.T) {
 	save("sources:\n- {type: fake, instance: a, text: one}\n- {type: fake, instance: b, fails: true}")
 	hears("b  begins")
 	save("sources:\n- {type: fake, instance: a, text: two}\n- {type: fake, instance: a, text: three}")
-	hears("a one ends", "a two begins")
+	hears("a one ends", "a two begins", "b is not configured")
 	wrong("the source fake/a is there already in line 2")
 	save("sources:\n- {type: fake, instance: a, txt: four}")
 	hears()
@@ -108,6 +120,8 @@ func TestFollow(t *testing.T) {
 	hears()
 	wrong("sources.yaml:3: this process watches the source fake/own already")
 	save("sources: []")
-	hears("a two ends")
+	hears("a two ends", "a is not configured")
 	wrong("")
+	save("sources: [{type: fake, instance: a, text: two}]")
+	hears("a two begins")
 }

@@ -16,11 +16,16 @@ import (
 	"meshlog.dev/services/roles/watcher"
 )
 
-// source is the watcher of an entry. Its settings are those of the process that runs one
-// such watcher alone.
+// source is the watcher of an entry of a file of sources. Its settings are those of the
+// process that runs one such watcher alone.
 type source interface {
 	Flags(fs *pflag.FlagSet)
 	Check() error
+	runnable
+}
+
+// runnable is a watcher that is started and stopped.
+type runnable interface {
 	// Verify checks the files that the settings name.
 	Verify() error
 	Shard() ident.Shard

@@ -49,7 +49,7 @@ type Settings struct {
 	// Kube is the cluster to watch, if it has a Kubeconfig; `up` looks for no
 	// other credentials.
 	Kube kube.Settings
-	// Sources is the list of further sources to watch, such as registries, if it has a File.
+	// Sources are the files with further sources to watch, such as registries.
 	Sources sources.Settings
 	// Data is the data directory, created if it is missing: nats/ is the bus,
 	// builder/ and frontend/ hold a file each, keys/ the sealed private keys, bus has
@@ -69,14 +69,15 @@ type Settings struct {
 	CA        bool
 	Authority ca.Settings
 
-	prepared *ca.Prepared // nil without CA, and before Run
+	prepared *ca.Prepared  // nil without CA, and before Run
+	named    []ident.Shard // Run: the only sources, which configSources name
 }
 
 // DefaultSettings returns settings without Data and without a source to watch.
 func DefaultSettings() *Settings {
 	return &Settings{
 		BusListen: "127.0.0.1:0", Kube: kube.DefaultSettings(), Frontend: frontend.DefaultSettings(), Builder: builder.DefaultSettings(),
-		Watcher: watcherroles.DefaultSettings(), JWKS: jwks.DefaultSettings(), Authority: ca.UpSettings(),
+		Sources: sources.DefaultSettings(), Watcher: watcherroles.DefaultSettings(), JWKS: jwks.DefaultSettings(), Authority: ca.UpSettings(),
 	}
 }
 
@@ -118,8 +119,8 @@ func (s *Settings) Check() error {
 	switch {
 	case s.Config != "" || s.Certificates != "":
 		config = s.Directories.Check(s.Kube.Secrets)
-	case s.Kube.Kubeconfig == "" && s.Sources.File == "":
-		config = process.Invalid("config", "is missing: give the directory of YAML to serve, the cluster to watch with --kubeconfig, or a list of sources with --sources")
+	case s.Kube.Kubeconfig == "" && s.Sources.File == "" && s.Sources.MeshConfig == "":
+		config = process.Invalid("config", "is missing: give the directory of YAML to serve, the cluster to watch with --kubeconfig, a list of sources with --sources, or a MeshConfig with --mesh-config")
 	}
 	var authority error
 	if s.CA {
@@ -128,7 +129,37 @@ func (s *Settings) Check() error {
 		authority = process.Invalid("xds-names", "needs the certificate authority: give --ca")
 	}
 	_, watchers := s.roles()
-	return errors.Join(config, watchers, authority, process.CheckData(s.Data), s.Kube.Check(), s.Revision.Check(), s.Frontend.Check(), s.Builder.Check(), s.Watcher.Check(), s.JWKS.Check())
+	return errors.Join(config, s.checkSources(), watchers, authority, process.CheckData(s.Data), s.Kube.Check(), s.Revision.Check(), s.Frontend.Check(), s.Builder.Check(), s.Watcher.Check(), s.JWKS.Check())
+}
+
+// checkSources returns an error for a setting that has no effect because configSources of
+// --mesh-config name the only sources.
+func (s *Settings) checkSources() error {
+	s.shareCluster()
+	if s.Sources.File == "" && s.Sources.MeshConfig == "" {
+		return nil
+	}
+	named, err := s.Sources.ConfigSources()
+	if err != nil || len(named) == 0 {
+		return err
+	}
+	errs := []error{s.Sources.Check()}
+	unused := func(setting, value, instead string) {
+		if value != "" {
+			errs = append(errs, process.Invalid(setting, "has no effect: configSources of %s name the only sources; %s", s.Sources.MeshConfig, instead))
+		}
+	}
+	unused("config", s.Config, "add fs:///DIR there, or remove the setting")
+	if !slices.Contains(named, s.Kube.Shard()) {
+		unused("kubeconfig", s.Kube.Kubeconfig, "add k8s:// there, or remove the setting")
+	}
+	return errors.Join(errs...)
+}
+
+// shareCluster gives the settings of the cluster to configSources.
+func (s *Settings) shareCluster() {
+	s.Kube.Revision = s.Revision
+	s.Sources.Cluster = s.Kube
 }
 
 // Verify checks the directories and files that the settings name, and writes the
@@ -144,7 +175,7 @@ func (s *Settings) Verify(ctx context.Context, w io.Writer) error {
 	if s.CA {
 		authority = s.authority().Verify()
 	}
-	return errors.Join(directory, cluster, authority, process.VerifyData(s.Data), s.Frontend.Verify(), s.JWKS.Verify(), s.Sources.Verify())
+	return errors.Join(directory, cluster, authority, process.VerifyData(s.Data), s.Frontend.Verify(), s.JWKS.Verify(), s.Sources.Verify(ctx, w))
 }
 
 // roles returns the users of the bus: a role for each part of this process, for the
@@ -163,7 +194,7 @@ func (s *Settings) roles() ([]bus.Role, error) {
 		add(s.Kube.Role())
 		add(bus.Observer()) // of kube-events
 	}
-	if s.Sources.File != "" {
+	if s.Sources.File != "" || s.Sources.MeshConfig != "" {
 		for _, r := range sources.Roles() {
 			add(r)
 		}
@@ -194,9 +225,12 @@ const id = "up"
 
 // Run runs the bus and all roles until ctx is done.
 func Run(ctx context.Context, p *process.Process, s *Settings) error {
-	s.Kube.Revision = s.Revision
+	s.shareCluster()
+	var err error
+	if s.named, err = s.Sources.ConfigSources(); err != nil {
+		return err
+	}
 	if s.CA {
-		var err error
 		if s.prepared, err = s.authority().Prepare(p); err != nil {
 			return err
 		}
@@ -243,7 +277,7 @@ func Run(ctx context.Context, p *process.Process, s *Settings) error {
 		return err
 	}
 
-	p.Log.Info("up", append(ports.Attrs(), "config", s.Config, "kubeconfig", s.Kube.Kubeconfig, "sources", s.Sources.File, "data", s.Data, "bus", server.URL())...)
+	p.Log.Info("up", append(ports.Attrs(), "config", s.Config, "kubeconfig", s.Kube.Kubeconfig, "sources", s.Sources.File, "mesh_config", s.Sources.MeshConfig, "data", s.Data, "bus", server.URL())...)
 	return process.RunStages(ctx,
 		// version chain -> frontend -> Envoys. It drains first: while its
 		// streams end, everything behind it is still there.
@@ -318,7 +352,7 @@ func (s *Settings) sources(p *process.Process, connect connector) (all process.S
 		}
 		watch(fileShard, files, keys)
 	}
-	if s.Kube.Kubeconfig != "" {
+	if s.Kube.Kubeconfig != "" && len(s.named) == 0 {
 		shard := s.Kube.Shard()
 		required = append(required, &configv1.RequiredSource{Source: shard.Source, Instance: shard.Instance, AcceptPartial: true})
 		cluster, err := kube.New(&s.Kube, kube.Options{
@@ -332,7 +366,12 @@ func (s *Settings) sources(p *process.Process, connect connector) (all process.S
 		}
 		all = append(all, cluster.Run)
 	}
-	if s.Sources.File != "" { // none is required: a registry that is down delays no version (AGG-8)
+	if s.Sources.MeshConfig != "" {
+		for _, shard := range sources.Near(s.named) {
+			required = append(required, &configv1.RequiredSource{Source: shard.Source, Instance: shard.Instance, AcceptPartial: true})
+		}
+	}
+	if s.Sources.File != "" || s.Sources.MeshConfig != "" { // no other is required: a registry that is down delays no version (AGG-8)
 		all = append(all, func(ctx context.Context) error {
 			return s.Sources.Run(ctx, sources.Options{
 				Domain: process.DefaultDomain, Holder: id, Process: p, LogShare: s.Watcher.LogShare, Own: s.shards(),
@@ -367,7 +406,7 @@ func (s *Settings) shards() []ident.Shard {
 	if s.Config != "" {
 		all = append(all, fileShard)
 	}
-	if s.Kube.Kubeconfig != "" {
+	if s.Kube.Kubeconfig != "" && len(s.named) == 0 {
 		all = append(all, s.Kube.Shard())
 	}
 	return all

@@ -64,3 +64,36 @@ func TestKeys(t *testing.T) {
 		t.Errorf("a missing seal key: %v", err)
 	}
 }
+
+// MC-18: with configSources the other settings of sources are errors, and so is a MeshConfig
+// that cannot be used; the cluster of --kubeconfig is that of k8s://.
+func TestConfigSources(t *testing.T) {
+	dir := t.TempDir()
+	for name, c := range map[string]struct {
+		mesh   string
+		change func(*Settings)
+		want   string // a part of the error; empty: --mesh-config is no reason for one
+	}{
+		"alone":                     {"configSources: [{address: 'fs://" + dir + "'}]", func(*Settings) {}, ""},
+		"a directory":               {"configSources: [{address: 'k8s://'}]", func(s *Settings) { s.Config = dir }, "--config has no effect: configSources of "},
+		"the cluster":               {"configSources: [{address: 'k8s://'}]", func(s *Settings) { s.Kube.Kubeconfig = "kubeconfig" }, ""},
+		"another cluster":           {"configSources: [{address: 'xds://a:1'}]", func(s *Settings) { s.Kube.Kubeconfig = "kubeconfig" }, "--kubeconfig has no effect: configSources of "},
+		"a list of sources":         {"configSources: [{address: 'xds://a:1'}]", func(s *Settings) { s.Sources.File = "sources.yaml" }, "--sources has no effect: configSources of "},
+		"an error":                  {"configSources: [{address: 'mcp://a:1'}]", func(*Settings) {}, `mesh.yaml:1: configSources[0].address: "mcp://a:1": there is no scheme "mcp"`},
+		"none, and a directory":     {"connectTimeout: 1s", func(s *Settings) { s.Config = dir }, ""},
+		"none, and nothing to read": {"connectTimeout: 1s", func(*Settings) {}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := DefaultSettings()
+			s.Data, s.Sources.MeshConfig = t.TempDir(), filepath.Join(t.TempDir(), "mesh.yaml")
+			if err := os.WriteFile(s.Sources.MeshConfig, []byte(c.mesh), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			c.change(s)
+			err := s.Check()
+			if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+				t.Errorf("got %v, want %q", err, c.want)
+			}
+		})
+	}
+}

@@ -80,20 +80,9 @@ func (d *Directories) Verify(ctx context.Context, s Secrets, w io.Writer) error 
 	if err != nil {
 		return err
 	}
-	problems, err := dryrun.Problems(ctx, files)
-	if err != nil {
-		return process.Invalid("config", "%w", err)
-	}
 	where := "its documents"
 	if d.Certificates != "" {
 		where += " and the credentials of --certificates"
 	}
-	switch failed := dryrun.Print(w, problems); failed {
-	case 0:
-		return nil
-	case 1:
-		return process.Invalid("config", "1 error in %s", where)
-	default:
-		return process.Invalid("config", "%d errors in %s", failed, where)
-	}
+	return dryrun.Check(ctx, w, files, "config", where)
 }

@@ -356,7 +356,7 @@ func TestUndecoded(t *testing.T) {
 	r := start(t, dirWith(t, "a.yaml", policy("a", "x")))
 	r.want("list\n  Resource default/a a.yaml:1 ")
 	r.write("a.yaml", "apiVersion: envoy.meshlog.dev/v1\nkind: Resource\nmetadata: {name: a}\nspec:\n  nodes: {cluster: x}\n  resorce: {}\n")
-	r.want(`change` + "\n" + `  Resource default/a a.yaml:6 undecoded: spec.resorce: unknown field "resorce"`)
+	r.want(`change` + "\n" + `  Resource default/a a.yaml:6 undecoded: spec.resorce: unknown field "resorce"; did you mean resource?`)
 	r.write("a.yaml", "apiVersion: envoy.meshlog.dev/v1\nkind: Resource\nmetadata: {name: a}\nspec:\n  nodes: {}\n  nodes: {}\n")
 	r.want(`change` + "\n" + `  Resource default/a a.yaml:6 undecoded: spec.nodes: key "nodes" is there twice, first on line 5`)
 }

@@ -2,6 +2,7 @@ package nacos
 
 import (
 	"encoding/json"
+	"hash/maphash"
 	"slices"
 	"strings"
 	"testing"
@@ -195,5 +196,29 @@ func TestNAC1Server(t *testing.T) {
 		if got != want || (err != nil) != (want == server{}) {
 			t.Errorf("%s: %+v, %v", address, got, err)
 		}
+	}
+}
+
+// An answer whose instances are in another order is unchanged, and is found so without
+// decoding them.
+func TestElements(t *testing.T) {
+	for array, want := range map[string][]string{
+		`[]`: nil, `null`: nil, ``: nil, ` [ ] `: nil,
+		`[1]`:         {`1`},
+		"[\n 1 , 2 ]": {`1`, `2`},
+		`[{"a":[1,{"b":2}],"c":"]},\\\"{"},{"d":"\\\\"},[3,4],"x,y"]`: {`{"a":[1,{"b":2}],"c":"]},\\\"{"}`, `{"d":"\\\\"}`, `[3,4]`, `"x,y"`},
+	} {
+		var got []string
+		for e := range elements([]byte(array)) {
+			got = append(got, string(e))
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%s: %q, want %q", array, got, want)
+		}
+	}
+	r := &run{Watcher: &Watcher{seed: maphash.MakeSeed()}}
+	a, b := r.sum(json.RawMessage(`[{"ip":"1"},{"ip":"2"}]`)), r.sum(json.RawMessage(`[{"ip":"2"},{"ip":"1"}]`))
+	if a == 0 || a != b || a == r.sum(json.RawMessage(`[{"ip":"1"},{"ip":"3"}]`)) || r.sum(json.RawMessage(`[]`)) != 0 {
+		t.Errorf("sums %d and %d", a, b)
 	}
 }

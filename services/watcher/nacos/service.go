@@ -1,11 +1,13 @@
 package nacos
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 	"hash/maphash"
+	"iter"
 	"slices"
 	"strings"
 	"time"
@@ -104,17 +106,49 @@ func (r *run) learn(s *service, info *serviceInfo, asked bool, at time.Time) {
 }
 
 // sum returns a hash over instances that does not depend on their order, which is another
-// one in each answer; 0 if they cannot be read.
+// one in each answer; 0 if there is none.
 func (r *run) sum(hosts json.RawMessage) uint64 {
-	var all []json.RawMessage
-	if json.Unmarshal(hosts, &all) != nil {
-		return 0
-	}
-	sum := uint64(len(all))
-	for _, one := range all {
-		sum += maphash.Bytes(r.seed, one)
+	var sum uint64
+	for one := range elements(hosts) {
+		sum += 1 + maphash.Bytes(r.seed, one)
 	}
 	return sum
+}
+
+// elements returns the elements of an array of JSON that the decoder has found valid. To
+// decode the array once more only to split it would cost more than the hash.
+func elements(array []byte) iter.Seq[[]byte] {
+	return func(yield func([]byte) bool) {
+		depth, start, quoted := 0, 0, false
+		for i := 0; i < len(array); i++ {
+			b := array[i]
+			end := false
+			switch {
+			case quoted && b == '\\':
+				i++
+			case b == '"':
+				quoted = !quoted
+			case quoted:
+			case b == '[' || b == '{':
+				if depth++; depth == 1 {
+					start = i + 1
+				}
+			case b == ']' || b == '}':
+				depth--
+				end = depth == 0
+			case b == ',':
+				end = depth == 1
+			}
+			if !end {
+				continue
+			}
+			one := bytes.TrimSpace(array[start:i])
+			start = i + 1
+			if len(one) > 0 && !yield(one) {
+				return
+			}
+		}
+	}
 }
 
 const (

@@ -1468,7 +1468,8 @@ type WatcherReport struct {
 	Holder   string                 `protobuf:"bytes,3,opt,name=holder,proto3" json:"holder,omitempty"`
 	Build    string                 `protobuf:"bytes,4,opt,name=build,proto3" json:"build,omitempty"`
 	Time     *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=time,proto3" json:"time,omitempty"`
-	// "standby", "listing", "following", "down".
+	// "standby", "listing", "following", "down", or "not configured" if the process
+	// does not watch it any more.
 	State   string `protobuf:"bytes,6,opt,name=state,proto3" json:"state,omitempty"`
 	Session string `protobuf:"bytes,7,opt,name=session,proto3" json:"session,omitempty"`
 	Keys    uint64 `protobuf:"varint,8,opt,name=keys,proto3" json:"keys,omitempty"`

@@ -138,7 +138,10 @@ func meshConfigNoEffects() []NoEffect {
 	add := func(m proto.Message, effective map[string]bool, prefix, instead string) {
 		fields := m.ProtoReflect().Descriptor().Fields()
 		for i := range fields.Len() {
-			if name := fields.Get(i).JSONName(); !effective[name] {
+			switch name := fields.Get(i).JSONName(); {
+			case name == "configSources":
+				rows = append(rows, NoEffect{Kind: "MeshConfig", Field: name, Instead: "only those in the file of --mesh-config are watched"})
+			case !effective[name]:
 				rows = append(rows, NoEffect{Kind: "MeshConfig", Field: prefix + name, Instead: instead})
 			}
 		}
