@@ -71,6 +71,7 @@ var sections = map[string]section{
 	"xds": {3, math.MaxInt, nil, func(s *stage, args []string, _ string) ([]byte, error) {
 		return s.resource(args[0], args[1], strings.Join(args[2:], " "))
 	}},
+	"why": {3, math.MaxInt, nil, func(s *stage, args []string, _ string) ([]byte, error) { return s.why(args) }},
 	"changes":     {1, 1, nil, func(s *stage, args []string, _ string) ([]byte, error) { return s.changes(args[0]) }},
 	"diagnostics": {0, 0, nil, func(s *stage, _ []string, _ string) ([]byte, error) { return s.diagnostics(), nil }},
 }

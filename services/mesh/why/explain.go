@@ -1,0 +1,257 @@
+package why
+
+import (
+	"cmp"
+	"errors"
+	"slices"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"google.golang.org/protobuf/proto"
+
+	"meshlog.dev/proto/ident"
+	"meshlog.dev/services/mesh/proxy"
+	"meshlog.dev/services/mesh/world"
+)
+
+// ErrNoResource says that the proxy has no such resource.
+var ErrNoResource = errors.New("the proxy has no such resource")
+
+// explainer answers one question.
+type explainer struct {
+	*scene
+	name  string // of the resource
+	base  *node
+	field string
+	found []trial
+}
+
+// trial is what another value of one field of an object does.
+type trial struct {
+	Setter
+	valid bool // the object is valid with that value
+	clear bool // the field was removed
+	diff  *difference
+	// without is what the resource would be without the object.
+	without *difference
+}
+
+// differs returns what is different of the resource in another world.
+func (e *explainer) differs(rows ...world.RowChange) (*difference, error) {
+	r, err := e.scene.try(e.name, rows)
+	if err != nil {
+		return nil, err
+	}
+	is, err := e.docs.of(e.t, r)
+	if err != nil {
+		return nil, err
+	}
+	return compare(e.base, is), nil
+}
+
+// matter reports whether the field would be different without some objects, or with
+// other values in all fields of them.
+func (e *explainer) matter(objects []*object) (bool, error) {
+	var gone, varied []world.RowChange
+	for _, o := range objects {
+		if !o.absent {
+			gone = append(gone, o.without())
+		}
+		if o.fields == nil {
+			continue
+		}
+		row, _, err := o.varied(o.leaves, 0)
+		if err != nil {
+			return false, err
+		}
+		varied = append(varied, row)
+	}
+	for _, rows := range [][]world.RowChange{gone, varied} {
+		if len(rows) == 0 {
+			continue
+		}
+		if d, err := e.differs(rows...); err != nil || d.touches(e.field) {
+			return err == nil, err
+		}
+	}
+	return false, nil
+}
+
+// try finds out what the object and each of its fields does to the resource.
+func (e *explainer) try(o *object, a *Answer) error {
+	without := compare(e.base, e.base)
+	if !o.absent {
+		var err error
+		if without, err = e.differs(o.without()); err != nil {
+			return err
+		}
+		made := Object{Key: o.key}
+		for path, is := range without.fields {
+			if within(path, e.field) || within(e.field, path) {
+				made.Fields = append(made.Fields, path)
+			}
+			made.Whole = made.Whole || path == "" && is == nil
+		}
+		slices.Sort(made.Fields)
+		a.Objects = append(a.Objects, made)
+	}
+	leaves, err := bisect(o.leaves, func(some []leaf) (bool, error) {
+		for _, way := range []int{0, cleared} {
+			row, _, err := o.varied(some, way)
+			if err != nil {
+				return false, err
+			}
+			if d, err := e.differs(row); err != nil || d.touches(e.field) {
+				return err == nil, err
+			}
+		}
+		return false, nil
+	})
+	if err != nil {
+		return err
+	}
+	for _, l := range leaves {
+		for way := cleared; way < min(l.ways, mostWays); way++ {
+			row, valid, err := o.varied([]leaf{l}, way)
+			if err != nil {
+				return err
+			}
+			d, err := e.differs(row)
+			if err != nil {
+				return err
+			}
+			set := Setter{Key: o.key, Field: l.path, Value: l.text, Default: o.own != nil && !o.own[l.path]}
+			e.found = append(e.found, trial{set, valid, way == cleared, d, without})
+		}
+	}
+	return nil
+}
+
+// mostWays is how many other values of an enum are tried.
+const mostWays = 8
+
+// causes says what set each leaf of the target.
+func (e *explainer) causes(target *node, a *Answer) error {
+	missing := false
+	target.leavesOf(a.Field, func(path string, l *node) {
+		c := Cause{Path: path, Value: l.String(), Set: setters(e.found, path, l)}
+		missing = missing || len(c.Set) == 0
+		a.Causes = append(a.Causes, c)
+	})
+	if !missing {
+		return nil
+	}
+	// What no object sets may be a default, or come from the proxy's node.
+	e.found = nil
+	if err := e.defaults(a); err != nil {
+		return err
+	}
+	e.node()
+	i := 0
+	target.leavesOf(a.Field, func(path string, l *node) {
+		if c := &a.Causes[i]; len(c.Set) == 0 {
+			c.Set = setters(e.found, path, l)
+		}
+		i++
+	})
+	return nil
+}
+
+// defaults tries other values of what MeshConfig has by default.
+func (e *explainer) defaults(a *Answer) error {
+	const kindName = "MeshConfig"
+	k := ident.Key{Source: "meshlog", Instance: "default", Kind: kindName, Name: world.CountedName}
+	is := e.world.Winner(k)
+	own := map[string]bool{}
+	if is != nil {
+		k = is.Key
+		for _, l := range newObject(k, is.Value).leaves {
+			own[l.path] = true
+		}
+	}
+	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(e.world.MeshConfig())
+	if err != nil {
+		return err
+	}
+	o := newObject(k, ident.Value{Type: typeURL(e.world.MeshConfig()), Bytes: b})
+	o.own, o.absent = own, true
+	o.leaves = slices.DeleteFunc(o.leaves, func(l leaf) bool { return own[l.path] })
+	return e.try(o, a)
+}
+
+// node tries other values of the fields of the proxy's node.
+func (e *explainer) node() {
+	n := e.proxy.Node()
+	diff := func(some []leaf, way int) *difference {
+		m := proto.CloneOf(n)
+		for _, l := range slices.Backward(some) {
+			change(m.ProtoReflect(), l.steps, min(way, l.ways-1))
+		}
+		p, err := proxy.New(m)
+		if err != nil {
+			return compare(e.base, e.base)
+		}
+		p.Identity, p.Delta = e.proxy.Identity, e.proxy.Delta
+		is, err := e.docs.of(e.t, e.tryProxy(e.name, p))
+		if err != nil {
+			return compare(e.base, e.base)
+		}
+		return compare(e.base, is)
+	}
+	leaves, _ := bisect(nodeLeaves(n), func(some []leaf) (bool, error) {
+		return diff(some, 0).touches(e.field) || diff(some, cleared).touches(e.field), nil
+	})
+	none := compare(e.base, e.base)
+	for _, l := range leaves {
+		for way := cleared; way < min(l.ways, mostWays); way++ {
+			e.found = append(e.found, trial{Setter{Field: l.path, Value: l.text, Node: true}, true, way == cleared, diff([]leaf{l}, way), none})
+		}
+	}
+}
+
+func nodeLeaves(n *corev3.Node) []leaf { return leavesOf(n, "node") }
+
+// setters returns the fields that set a leaf. Those whose other values give it other
+// values come first; if there are none, those that change least besides it.
+func setters(found []trial, path string, is *node) []Setter {
+	type effect struct {
+		Setter
+		flows, valid bool
+		leaves       int
+	}
+	var all []effect
+	for _, t := range found {
+		now, differs := t.diff.at(path)
+		if !differs {
+			continue
+		}
+		without, changes := t.without.at(path)
+		if !changes {
+			without = is
+		}
+		flows := !t.clear && now != nil && now.hash != is.hash && (without == nil || now.hash != without.hash)
+		x := effect{t.Setter, flows, t.valid, t.diff.leaves}
+		i := slices.IndexFunc(all, func(o effect) bool { return o.Setter == x.Setter })
+		if i < 0 {
+			all = append(all, x)
+			continue
+		}
+		o := &all[i]
+		o.flows, o.leaves, o.valid = o.flows || x.flows, min(o.leaves, x.leaves), o.valid || x.valid
+	}
+	keep := func(is func(effect) bool) {
+		if slices.ContainsFunc(all, is) {
+			all = slices.DeleteFunc(all, func(x effect) bool { return !is(x) })
+		}
+	}
+	keep(func(x effect) bool { return x.valid })
+	if keep(func(x effect) bool { return x.flows }); len(all) > 0 && !all[0].flows {
+		least := slices.MinFunc(all, func(a, b effect) int { return cmp.Compare(a.leaves, b.leaves) }).leaves
+		keep(func(x effect) bool { return x.leaves == least })
+	}
+	slices.SortStableFunc(all, func(a, b effect) int { return cmp.Compare(a.leaves, b.leaves) })
+	var set []Setter
+	for _, x := range all {
+		set = append(set, x.Setter)
+	}
+	return set
+}

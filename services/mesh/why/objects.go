@@ -1,0 +1,104 @@
+package why
+
+import (
+	"slices"
+
+	"google.golang.org/protobuf/proto"
+
+	"meshlog.dev/proto/ident"
+	"meshlog.dev/services/mesh/index"
+	"meshlog.dev/services/mesh/kind"
+	"meshlog.dev/services/mesh/problem"
+	"meshlog.dev/services/mesh/world"
+)
+
+// object is one that may matter to a resource, with the ways to change it.
+type object struct {
+	key    ident.Key
+	leaves []leaf
+	own    map[string]bool // paths that the object has itself; nil: all
+	fields proto.Message
+	encode func(proto.Message) (ident.Value, error)
+	absent bool // stands for settings that no object has
+}
+
+// newObject reads the object of a key. If this build cannot vary its fields, it has none.
+func newObject(k ident.Key, v ident.Value) *object {
+	o := &object{key: k}
+	m, prefix, encode, err := fieldsOf(k, v)
+	if err != nil {
+		return o
+	}
+	o.fields, o.encode, o.leaves = m, encode, leavesOf(m, prefix)
+	return o
+}
+
+// without returns the change that removes the object.
+func (o *object) without() world.RowChange { return world.RowChange{Row: o.key.Row(), Key: o.key} }
+
+// varied returns the change that sets some leaves to other values, and whether the
+// object is valid then.
+func (o *object) varied(leaves []leaf, way int) (row world.RowChange, valid bool, err error) {
+	m := proto.Clone(o.fields)
+	for _, l := range slices.Backward(leaves) { // a removed element moves those behind it
+		change(m.ProtoReflect(), l.steps, min(way, l.ways-1))
+	}
+	v, err := o.encode(m)
+	if err != nil {
+		return row, false, err
+	}
+	row = world.RowChange{Row: o.key.Row(), Key: o.key, Value: world.MarshalValue(v)}
+	return row, isValid(o.key, v), nil
+}
+
+func isValid(k ident.Key, v ident.Value) bool {
+	kd, ok := kind.ByName(k.Kind)
+	if !ok {
+		return false
+	}
+	m, err := kd.Decode(v.Type, v.Bytes)
+	return err == nil && !slices.ContainsFunc(kd.Validate(k.Namespace, m), func(d problem.Diagnostic) bool { return d.Severity == problem.Error })
+}
+
+// readers returns the objects whose change would change one of some inputs: those whose
+// inputs the parts of the resource have read, before those that only the search for the
+// parts has read.
+func (s *scene) readers(parts, search []index.Input) (of, others []*object, err error) {
+	for _, k := range kind.All() {
+		for o := range s.world.Objects(k.Name) {
+			inputs, err := s.read([]world.RowChange{{Row: o.Key.Row(), Key: o.Key}})
+			if err != nil {
+				return nil, nil, err
+			}
+			switch {
+			case overlap(inputs, parts):
+				of = append(of, newObject(o.Key, o.Value))
+			case overlap(inputs, search):
+				others = append(others, newObject(o.Key, o.Value))
+			}
+		}
+	}
+	return of, others, nil
+}
+
+// bisect returns the items that matter alone or in a small group. Matters reports
+// whether the change of all of some items makes a difference.
+func bisect[T any](items []T, matters func([]T) (bool, error)) ([]T, error) {
+	if len(items) == 0 {
+		return nil, nil
+	}
+	yes, err := matters(items)
+	if err != nil || !yes {
+		return nil, err
+	}
+	if len(items) == 1 {
+		return items, nil
+	}
+	half := len(items) / 2
+	a, err := bisect(items[:half], matters)
+	if err != nil {
+		return nil, err
+	}
+	b, err := bisect(items[half:], matters)
+	return slices.Concat(a, b), err
+}
