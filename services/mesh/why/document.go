@@ -2,6 +2,7 @@ package why
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"hash/fnv"
@@ -207,18 +208,18 @@ func (n *node) find(path string) (*node, string, error) {
 		if rest[0] == '[' {
 			end := closing(rest)
 			if end < 0 {
-				return nil, "", fmt.Errorf("field %s: a bracket is not closed", path)
+				return nil, "", fmt.Errorf("field %s: %w: a bracket is not closed", path, ErrNoField)
 			}
 			name, rest = rest[1:end], rest[end+1:]
 			i, err := n.element(name)
 			if err != nil {
-				return nil, "", fmt.Errorf("field %s: %s: %w", path, at, err)
+				return nil, "", fmt.Errorf("field %s: %w: %s: %w", path, ErrNoField, orResource(at), err)
 			}
 			n, at = n.list[i], fmt.Sprintf("%s[%d]", at, i)
 		} else {
 			f := n.prefix(rest)
 			if f == "" {
-				return nil, "", fmt.Errorf("field %s: %s has no such field; it has %s", path, orResource(at), strings.Join(n.names, ", "))
+				return nil, "", fmt.Errorf("field %s: %w: %s has %s", path, ErrNoField, orResource(at), cmp.Or(strings.Join(n.names, ", "), "no fields"))
 			}
 			n, at, rest = n.field(f), join(at, f), rest[len(f):]
 		}

@@ -13,8 +13,12 @@ import (
 	"meshlog.dev/services/mesh/world"
 )
 
-// ErrNoResource says that the proxy has no such resource.
-var ErrNoResource = errors.New("the proxy has no such resource")
+// ErrNoResource says that the proxy has no such resource, ErrNoField that the resource has no
+// such field.
+var (
+	ErrNoResource = errors.New("the proxy has no such resource")
+	ErrNoField    = errors.New("no such field")
+)
 
 // explainer answers one question.
 type explainer struct {

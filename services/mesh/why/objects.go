@@ -20,6 +20,7 @@ type object struct {
 	fields proto.Message
 	encode func(proto.Message) (ident.Value, error)
 	absent bool // stands for settings that no object has
+	prefix string
 }
 
 // newObject reads the object of a key. If this build cannot vary its fields, it has none.
@@ -29,7 +30,7 @@ func newObject(k ident.Key, v ident.Value) *object {
 	if err != nil {
 		return o
 	}
-	o.fields, o.encode, o.leaves = m, encode, leavesOf(m, prefix)
+	o.fields, o.encode, o.prefix, o.leaves = m, encode, prefix, leavesOf(m, prefix)
 	return o
 }
 

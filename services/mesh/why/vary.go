@@ -157,6 +157,25 @@ func typeURL(m proto.Message) string {
 	return "type.googleapis.com/" + string(m.ProtoReflect().Descriptor().FullName())
 }
 
+// pathOf returns the path to which steps lead.
+func pathOf(prefix string, steps []step) string {
+	path := prefix
+	for i, s := range steps {
+		switch {
+		case s.isAny:
+		case s.field != nil:
+			if !isValue(s.field.ContainingMessage()) {
+				path = join(path, s.field.JSONName())
+			}
+		case i > 0 && steps[i-1].field.IsMap():
+			path = join(path, s.key.String())
+		default:
+			path = fmt.Sprintf("%s[%d]", path, s.index)
+		}
+	}
+	return path
+}
+
 // change sets a leaf in m to another value, or clears it.
 func change(m protoreflect.Message, steps []step, way int) {
 	s := steps[0]
