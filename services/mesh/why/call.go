@@ -372,7 +372,8 @@ func (c *caller) vary(o *object, a *CallAnswer) error {
 	}
 	var found []Change
 	if o.fields != nil {
-		for _, l := range fieldsIn(o)[:min(mostFields, len(fieldsIn(o)))] {
+		fields := fieldsIn(o)
+		for _, l := range fields[:min(mostFields, len(fields))] {
 			if slices.ContainsFunc(found, func(f Change) bool { return within(f.Field, l.path) }) {
 				continue // what is in it is enough
 			}

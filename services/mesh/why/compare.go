@@ -28,17 +28,21 @@ func (d *difference) touches(field string) bool {
 	return false
 }
 
-// at returns the new value of a leaf that differs.
+// at returns the new value of a leaf that itself differs.
 func (d *difference) at(leaf string) (is *node, differs bool) {
+	is, differs = d.fields[leaf]
+	return is, differs && leaf != ""
+}
+
+// around returns the innermost field around a leaf that is gone; "": none is, or the whole
+// resource.
+func (d *difference) around(leaf string) (field string) {
 	for path, n := range d.fields {
-		if path == leaf {
-			return n, true
-		}
-		if within(leaf, path) {
-			return nil, true // it is gone with what is around it, or is something else now
+		if n == nil && path != leaf && within(leaf, path) && len(path) > len(field) {
+			field = path
 		}
 	}
-	return nil, false
+	return field
 }
 
 func (d *difference) nodes(path string, was, is *node) {

@@ -89,11 +89,12 @@ func (e *explainer) try(o *object, a *Answer) error {
 			return err
 		}
 		made := Object{Key: o.key}
-		for path, is := range without.fields {
-			if within(path, e.field) || within(e.field, path) {
+		is, differs := without.fields[""]
+		made.Whole = differs && is == nil
+		for path := range without.fields {
+			if path != "" && (within(path, e.field) || within(e.field, path)) {
 				made.Fields = append(made.Fields, path)
 			}
-			made.Whole = made.Whole || path == "" && is == nil
 		}
 		slices.Sort(made.Fields)
 		a.Objects = append(a.Objects, made)
@@ -135,16 +136,15 @@ const mostWays = 8
 
 // causes says what set each leaf of the target.
 func (e *explainer) causes(target *node, a *Answer) error {
-	missing := false
+	made, missing := e.found, false
 	target.leavesOf(a.Field, func(path string, l *node) {
-		c := Cause{Path: path, Value: l.String(), Set: setters(e.found, path, l)}
+		c := Cause{Path: path, Value: l.String(), Set: setters(made, path, l)}
 		missing = missing || len(c.Set) == 0
 		a.Causes = append(a.Causes, c)
 	})
 	if !missing {
 		return nil
 	}
-	// What no object sets may be a default, or come from the proxy's node.
 	e.found = nil
 	if err := e.defaults(a); err != nil {
 		return err
@@ -153,7 +153,9 @@ func (e *explainer) causes(target *node, a *Answer) error {
 	i := 0
 	target.leavesOf(a.Field, func(path string, l *node) {
 		if c := &a.Causes[i]; len(c.Set) == 0 {
-			c.Set = setters(e.found, path, l)
+			if c.Set = setters(e.found, path, l); len(c.Set) == 0 {
+				c.Within, c.Brought = brought(made, path)
+			}
 		}
 		i++
 	})
@@ -214,48 +216,81 @@ func (e *explainer) node() {
 
 func nodeLeaves(n *corev3.Node) []leaf { return leavesOf(n, "node") }
 
-// setters returns the fields that set a leaf. Those whose other values give it other
-// values come first; if there are none, those that change least besides it.
-func setters(found []trial, path string, is *node) []Setter {
-	type effect struct {
-		Setter
-		flows, valid bool
-		leaves       int
-	}
-	var all []effect
+// effect is what a field of an object does to one leaf, over all of its other values.
+type effect struct {
+	Setter
+	flows   bool // another value gives the leaf another value
+	allowed bool // so does one with which the object is valid
+	valid   bool
+	leaves  int // the fewest that differ besides
+}
+
+// effects sums up trials by field. Of each it asks of counts whether it matters, and whether
+// another value gives another value.
+func effects(found []trial, counts func(trial) (matters, flows bool)) (all []effect) {
 	for _, t := range found {
-		now, differs := t.diff.at(path)
-		if !differs {
+		matters, flows := counts(t)
+		if !matters {
 			continue
 		}
-		without, changes := t.without.at(path)
-		if !changes {
-			without = is
-		}
-		flows := !t.clear && now != nil && now.hash != is.hash && (without == nil || now.hash != without.hash)
-		x := effect{t.Setter, flows, t.valid, t.diff.leaves}
-		i := slices.IndexFunc(all, func(o effect) bool { return o.Setter == x.Setter })
+		i := slices.IndexFunc(all, func(o effect) bool { return o.Setter == t.Setter })
 		if i < 0 {
-			all = append(all, x)
-			continue
+			i, all = len(all), append(all, effect{Setter: t.Setter, leaves: t.diff.leaves})
 		}
 		o := &all[i]
-		o.flows, o.leaves, o.valid = o.flows || x.flows, min(o.leaves, x.leaves), o.valid || x.valid
+		o.flows, o.allowed, o.valid = o.flows || flows, o.allowed || flows && t.valid, o.valid || t.valid
+		o.leaves = min(o.leaves, t.diff.leaves)
 	}
+	return all
+}
+
+// best returns the fields of the best effects: of those that flow, or of those that change
+// least.
+func best(all []effect) (set []Setter) {
 	keep := func(is func(effect) bool) {
 		if slices.ContainsFunc(all, is) {
 			all = slices.DeleteFunc(all, func(x effect) bool { return !is(x) })
 		}
 	}
+	keep(func(x effect) bool { return x.flows })
+	keep(func(x effect) bool { return x.allowed })
 	keep(func(x effect) bool { return x.valid })
-	if keep(func(x effect) bool { return x.flows }); len(all) > 0 && !all[0].flows {
+	if len(all) > 0 && !all[0].flows {
 		least := slices.MinFunc(all, func(a, b effect) int { return cmp.Compare(a.leaves, b.leaves) }).leaves
 		keep(func(x effect) bool { return x.leaves == least })
 	}
 	slices.SortStableFunc(all, func(a, b effect) int { return cmp.Compare(a.leaves, b.leaves) })
-	var set []Setter
 	for _, x := range all {
 		set = append(set, x.Setter)
 	}
 	return set
+}
+
+// setters returns the fields that set a leaf (WHY-1, WHY-2).
+func setters(found []trial, path string, is *node) []Setter {
+	return best(effects(found, func(t trial) (matters, flows bool) {
+		now, differs := t.diff.at(path)
+		if !differs {
+			return false, false
+		}
+		without, changes := t.without.at(path)
+		if !changes {
+			without = is
+		}
+		return true, !t.clear && now != nil && now.hash != is.hash && (without == nil || now.hash != without.hash)
+	}))
+}
+
+// brought returns the innermost field around a leaf that an object brought, and what in the
+// object did; "": none did.
+func brought(found []trial, path string) (within string, set []Setter) {
+	for _, t := range found {
+		if at := t.diff.around(path); len(at) > len(within) {
+			within = at
+		}
+	}
+	if within == "" {
+		return "", nil
+	}
+	return within, best(effects(found, func(t trial) (matters, flows bool) { return t.diff.around(path) == within, false }))
 }

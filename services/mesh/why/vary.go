@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/anypb"
@@ -102,6 +103,14 @@ func message(m protoreflect.Message, path string, steps []step, all *[]leaf) {
 	if len(*all) == before && len(steps) > 0 {
 		*all = append(*all, leaf{path: path, steps: steps})
 	}
+	if !isValue(m.Descriptor()) || isFree(m.Descriptor()) {
+		return
+	}
+	if b, err := protojson.Marshal(m.Interface()); err == nil {
+		for i := before; i < len(*all); i++ {
+			(*all)[i].text = string(b)
+		}
+	}
 }
 
 // isValue reports whether JSON writes a message as the value of its only field:
@@ -110,13 +119,20 @@ func isValue(d protoreflect.MessageDescriptor) bool {
 	return d.FullName().Parent() == "google.protobuf" && d.Name() != "Any"
 }
 
+// isFree reports whether a message is free JSON, which has fields of its own.
+func isFree(d protoreflect.MessageDescriptor) bool {
+	return d.Name() == "Struct" || d.Name() == "Value" || d.Name() == "ListValue"
+}
+
 func field(fd protoreflect.FieldDescriptor, v protoreflect.Value, path string, steps []step, all *[]leaf) {
 	switch {
 	case fd.IsMap():
-		v.Map().Range(func(k protoreflect.MapKey, v protoreflect.Value) bool {
-			single(fd.MapValue(), v, join(path, k.String()), with(steps, step{key: k}), all)
-			return true
-		})
+		var keys []protoreflect.MapKey
+		v.Map().Range(func(k protoreflect.MapKey, _ protoreflect.Value) bool { keys = append(keys, k); return true })
+		slices.SortFunc(keys, func(a, b protoreflect.MapKey) int { return strings.Compare(a.String(), b.String()) })
+		for _, k := range keys {
+			single(fd.MapValue(), v.Map().Get(k), join(path, k.String()), with(steps, step{key: k}), all)
+		}
 	case fd.IsList():
 		for i := range v.List().Len() {
 			single(fd, v.List().Get(i), fmt.Sprintf("%s[%d]", path, i), with(steps, step{index: i}), all)

@@ -46,7 +46,11 @@ type Object struct {
 // Cause says what set a leaf of a resource.
 type Cause struct {
 	Path, Value string
-	Set         []Setter // empty: no object, and no default of one, does
+	Set         []Setter // empty: it is meshlog's own default
+	// Within is the innermost field around a default that an object brought, and Brought what
+	// in the object did; empty: it is there in any case.
+	Within  string
+	Brought []Setter
 }
 
 // Setter is a field that set a leaf of a resource.

@@ -100,7 +100,7 @@ type objectView struct {
 	Record *recordView `json:"record,omitempty"`
 	// Overlay is served in place of the value of the source.
 	Overlay *overlayView `json:"overlay,omitempty"`
-	// Problems are those of a newer value of the object, or of this one.
+	// Problems are the errors of the object: a newer value of it is refused.
 	Problems []command.Diagnostic `json:"problems,omitempty"`
 }
 
@@ -143,7 +143,7 @@ func (g *ground) objects(ctx context.Context, keys []ident.Key) ([]objectView, e
 			v.Overlay = viewOverlay(g.overlays[id])
 		}
 		for _, d := range g.problems {
-			if d.Object == v.Object {
+			if d.Object == v.Object && d.Severity == "error" {
 				v.Problems = append(v.Problems, d)
 			}
 		}

@@ -44,6 +44,10 @@ type fieldView struct {
 	Path  string          `json:"path"`
 	Value json.RawMessage `json:"value"`
 	Set   []setterView    `json:"set"` // none: meshlog's own default
+	// Within is the innermost field around a default that an object brought, and Brought what
+	// in the object did.
+	Within  string       `json:"within,omitempty"`
+	Brought []setterView `json:"brought,omitempty"`
 }
 
 type setterView struct {
@@ -172,20 +176,28 @@ func (g *ground) why(ctx context.Context, q why.Question) (*whyView, error) {
 		v.Objects = append(v.Objects, makerView{objects[i], o.Whole, o.Fields})
 	}
 	for _, c := range a.Causes {
-		f := fieldView{Path: c.Path, Value: json.RawMessage(c.Value), Set: []setterView{}}
-		for _, s := range c.Set {
-			set := setterView{Field: s.Field, Value: s.Value, Default: s.Default}
-			switch {
-			case s.Default:
-				set.Object = s.Key.Kind
-			case !s.Node:
-				set.Object = s.Key.String()
-			}
-			f.Set = append(f.Set, set)
+		f := fieldView{Path: c.Path, Value: json.RawMessage(c.Value), Set: viewSetters(c.Set), Within: c.Within}
+		if len(c.Brought) > 0 {
+			f.Brought = viewSetters(c.Brought)
 		}
 		v.Fields = append(v.Fields, f)
 	}
 	return v, nil
+}
+
+func viewSetters(all []why.Setter) []setterView {
+	views := []setterView{}
+	for _, s := range all {
+		v := setterView{Field: s.Field, Value: s.Value, Default: s.Default}
+		switch {
+		case s.Default:
+			v.Object = s.Key.Kind
+		case !s.Node:
+			v.Object = s.Key.String()
+		}
+		views = append(views, v)
+	}
+	return views
 }
 
 // quarantine returns the overlay that replaces a resource or a piece of it; nil: none does.
@@ -250,21 +262,29 @@ func (v *whyView) show(out *command.Output) {
 func (f *fieldView) by() []string {
 	var all []string
 	for _, s := range f.Set {
-		of := s.Object + " "
-		switch {
-		case s.Default:
-			of = "default of " + s.Object + " "
-		case s.Object == "":
-			of = "the proxy's "
-		}
-		text := of + s.Field
-		if s.Value != "" && s.Value != string(f.Value) {
-			text += ": " + command.Brief([]byte(s.Value))
-		}
-		all = append(all, text)
+		all = append(all, s.text(f.Value))
 	}
-	if len(all) == 0 {
-		return []string{"meshlog's default"}
+	if len(all) > 0 {
+		return all
+	}
+	all = []string{"meshlog's default"}
+	for _, s := range f.Brought {
+		all = append(all, "  in "+f.Within+", by "+s.text(f.Value))
 	}
 	return all
+}
+
+// text describes a field of an object, with its value unless it is the one given.
+func (s *setterView) text(given json.RawMessage) string {
+	of := s.Object + " "
+	switch {
+	case s.Default:
+		of = "default of " + s.Object + " "
+	case s.Object == "":
+		of = "the proxy's "
+	}
+	if s.Value == "" || s.Value == string(given) {
+		return of + s.Field
+	}
+	return of + s.Field + ": " + command.Brief([]byte(s.Value))
 }

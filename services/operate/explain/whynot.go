@@ -69,7 +69,8 @@ connection to the service's address.
 With --node, a file with Envoy's bootstrap or its node, the proxy need not be connected,
 and the mesh need not run: --data and --archive are enough.
 
-Exit code 1: the call does not pass, or the outcome is unknown.
+Exit code 1: the call does not pass, or the outcome is unknown. An answer of the proxy
+below 400 passes.
 
 ` + command.MomentForms,
 		Example: `  meshlog why-not edge-1 shop.example /items
@@ -98,7 +99,7 @@ Exit code 1: the call does not pass, or the outcome is unknown.
 			return err
 		}
 		e.Print(v, func() { v.show(e.Output) })
-		if v.End != why.Passes {
+		if v.End != why.Passes && (v.End != why.Answered || v.Outcome.Status >= 400) {
 			return errors.New("the call does not pass")
 		}
 		return nil

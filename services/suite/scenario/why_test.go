@@ -30,6 +30,9 @@ func (s *stage) why(args []string) ([]byte, error) {
 		for _, by := range c.Set {
 			fmt.Fprintf(&b, "    %s\n", by)
 		}
+		for _, by := range c.Brought {
+			fmt.Fprintf(&b, "    in %s by %s\n", c.Within, by)
+		}
 	}
 	for _, o := range a.Objects {
 		fmt.Fprintf(&b, "without %s: ", o.Key)
