@@ -3,6 +3,7 @@ package why
 import (
 	"bytes"
 	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -151,7 +152,10 @@ func (c *caller) try(rows ...world.RowChange) (simulate.Outcome, End, error) {
 	if err != nil {
 		return simulate.Outcome{}, "", fmt.Errorf("try another world: %w", err)
 	}
-	pc, inputs := c.pc.Next(w, keys)
+	pc, inputs, err := next(c.pc, w, keys)
+	if errors.Is(err, errUnread) {
+		return c.outcome, c.end, nil
+	}
 	class := c.class
 	if !c.pc.SameClasses(pc) {
 		class = index.Classify(pc, c.Proxy)

@@ -1,6 +1,7 @@
 package why
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 
@@ -39,8 +40,23 @@ func (s *scene) read(rows []world.RowChange) ([]index.Input, error) {
 	if err != nil {
 		return nil, fmt.Errorf("try another world: %w", err)
 	}
-	_, inputs := s.pc.Next(w, keys)
-	return inputs, nil
+	_, inputs, err := next(s.pc, w, keys)
+	return inputs, err
+}
+
+// errUnread says that a world cannot be indexed: one of its objects has a value that
+// validation would have refused.
+var errUnread = errors.New("the index cannot read the world")
+
+// next returns the successor of pc for a world, and the inputs that differ.
+func next(pc *index.PushContext, w *world.World, keys []ident.Key) (to *index.PushContext, inputs []index.Input, err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = fmt.Errorf("%w: %v", errUnread, v)
+		}
+	}()
+	to, inputs = pc.Next(w, keys)
+	return to, inputs, nil
 }
 
 // try returns the resource of a name in a world in which some rows are others; nil:
@@ -51,7 +67,10 @@ func (s *scene) try(name string, rows []world.RowChange) (*xds.Resource, error) 
 	if err != nil {
 		return nil, fmt.Errorf("try another world: %w", err)
 	}
-	pc, inputs := s.pc.Next(w, keys)
+	pc, inputs, err := next(s.pc, w, keys)
+	if err != nil {
+		return nil, err
+	}
 	class := s.class
 	if !s.pc.SameClasses(pc) {
 		class = index.Classify(pc, s.proxy).Only(s.t)
