@@ -60,9 +60,7 @@ func (e *explainer) differs(rows ...world.RowChange) (*difference, error) {
 func (e *explainer) matter(objects []*object) (bool, error) {
 	var gone, varied []world.RowChange
 	for _, o := range objects {
-		if !o.absent {
-			gone = append(gone, o.without())
-		}
+		gone = append(gone, o.without())
 		if o.fields == nil {
 			continue
 		}
@@ -83,25 +81,27 @@ func (e *explainer) matter(objects []*object) (bool, error) {
 	return false, nil
 }
 
-// try finds out what the object and each of its fields does to the resource.
-func (e *explainer) try(o *object, a *Answer) error {
-	without := compare(e.base, e.base)
-	if !o.absent {
-		var err error
-		if without, err = e.differs(o.without()); err != nil {
-			return err
-		}
-		made := Object{Key: o.key}
-		is, differs := without.fields[""]
-		made.Whole = differs && is == nil
-		for path := range without.fields {
-			if path != "" && (within(path, e.field) || within(e.field, path)) {
-				made.Fields = append(made.Fields, path)
-			}
-		}
-		slices.Sort(made.Fields)
-		a.Objects = append(a.Objects, made)
+// without finds out what the resource would be without an object.
+func (e *explainer) without(o *object, a *Answer) (*difference, error) {
+	d, err := e.differs(o.without())
+	if err != nil {
+		return nil, err
 	}
+	is, differs := d.fields[""]
+	made := Object{Key: o.key, Whole: differs && is == nil}
+	for path := range d.fields {
+		if path != "" && (within(path, e.field) || within(e.field, path)) {
+			made.Fields = append(made.Fields, path)
+		}
+	}
+	slices.Sort(made.Fields)
+	a.Objects = append(a.Objects, made)
+	return d, nil
+}
+
+// try finds out what each field of an object does to the resource. Without is what is
+// different without the object.
+func (e *explainer) try(o *object, without *difference) error {
 	leaves, err := bisect(o.leaves, func(some []leaf) (bool, error) {
 		for _, way := range []int{0, cleared} {
 			row, _, err := o.varied(some, way)
@@ -149,7 +149,7 @@ func (e *explainer) causes(target *node, a *Answer) error {
 		return nil
 	}
 	e.found = nil
-	if err := e.defaults(a); err != nil {
+	if err := e.defaults(); err != nil {
 		return err
 	}
 	e.node()
@@ -166,7 +166,7 @@ func (e *explainer) causes(target *node, a *Answer) error {
 }
 
 // defaults tries other values of what MeshConfig has by default.
-func (e *explainer) defaults(a *Answer) error {
+func (e *explainer) defaults() error {
 	const kindName = "MeshConfig"
 	k := ident.Key{Source: "meshlog", Instance: "default", Kind: kindName, Name: world.CountedName}
 	is := e.world.Winner(k)
@@ -182,9 +182,9 @@ func (e *explainer) defaults(a *Answer) error {
 		return err
 	}
 	o := newObject(k, ident.Value{Type: typeURL(e.world.MeshConfig()), Bytes: b})
-	o.own, o.absent = own, true
+	o.own = own
 	o.leaves = slices.DeleteFunc(o.leaves, func(l leaf) bool { return own[l.path] })
-	return e.try(o, a)
+	return e.try(o, compare(e.base, e.base))
 }
 
 // node tries other values of the fields of the proxy's node.

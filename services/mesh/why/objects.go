@@ -19,7 +19,6 @@ type object struct {
 	own    map[string]bool // paths that the object has itself; nil: all
 	fields proto.Message
 	encode func(proto.Message) (ident.Value, error)
-	absent bool // stands for settings that no object has
 	prefix string
 }
 

@@ -98,12 +98,17 @@ func Why(q Question) (*Answer, error) {
 	}
 	makers = append(makers, found...)
 	a.Read = len(of) - (len(makers) - len(found))
+	few := target.leaves <= MostLeaves
 	for _, o := range makers {
-		if err := e.try(o, a); err != nil {
+		without, err := e.without(o, a)
+		if err == nil && few {
+			err = e.try(o, without)
+		}
+		if err != nil {
 			return nil, err
 		}
 	}
-	if target.leaves <= MostLeaves {
+	if few {
 		err = e.causes(target, a)
 	}
 	a.Tried = e.tried
