@@ -35,6 +35,8 @@ type trial struct {
 	valid bool // the object is valid with that value
 	clear bool // the field was removed
 	diff  *difference
+	// cleared is what the resource would be without the field.
+	cleared *difference
 	// without is what the resource would be without the object.
 	without *difference
 }
@@ -118,6 +120,7 @@ func (e *explainer) try(o *object, without *difference) error {
 		return err
 	}
 	for _, l := range leaves {
+		var gone *difference
 		for way := cleared; way < min(l.ways, mostWays); way++ {
 			row, valid, err := o.varied([]leaf{l}, way)
 			if err != nil {
@@ -127,8 +130,11 @@ func (e *explainer) try(o *object, without *difference) error {
 			if err != nil {
 				return err
 			}
+			if way == cleared {
+				gone = d
+			}
 			set := Setter{Key: o.key, Field: l.path, Value: l.text, Default: o.own != nil && !o.own[l.path]}
-			e.found = append(e.found, trial{set, valid, way == cleared, d, without})
+			e.found = append(e.found, trial{set, valid, way == cleared, d, gone, without})
 		}
 	}
 	return nil
@@ -211,8 +217,10 @@ func (e *explainer) node() {
 	})
 	none := compare(e.base, e.base)
 	for _, l := range leaves {
-		for way := cleared; way < min(l.ways, mostWays); way++ {
-			e.found = append(e.found, trial{Setter{Field: l.path, Value: l.text, Node: true}, true, way == cleared, diff([]leaf{l}, way), none})
+		gone := diff([]leaf{l}, cleared)
+		e.found = append(e.found, trial{Setter{Field: l.path, Value: l.text, Node: true}, true, true, gone, gone, none})
+		for way := range min(l.ways, mostWays) {
+			e.found = append(e.found, trial{Setter{Field: l.path, Value: l.text, Node: true}, true, false, diff([]leaf{l}, way), gone, none})
 		}
 	}
 }
@@ -276,11 +284,13 @@ func setters(found []trial, path string, is *node) []Setter {
 		if !differs {
 			return false, false
 		}
-		without, changes := t.without.at(path)
-		if !changes {
-			without = is
+		flows = !t.clear && now != nil && now.hash != is.hash
+		for _, d := range []*difference{t.without, t.cleared} {
+			if other, changes := d.at(path); changes && other != nil && other.hash == now.hash {
+				flows = false // it is what the leaf is without the field
+			}
 		}
-		return true, !t.clear && now != nil && now.hash != is.hash && (without == nil || now.hash != without.hash)
+		return true, flows
 	}))
 }
 
