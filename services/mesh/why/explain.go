@@ -286,8 +286,8 @@ func setters(found []trial, path string, is *node) []Setter {
 		}
 		flows = !t.clear && now != nil && now.hash != is.hash
 		for _, d := range []*difference{t.without, t.cleared} {
-			if other, changes := d.at(path); changes && other != nil && other.hash == now.hash {
-				flows = false // it is what the leaf is without the field
+			if other, changes := d.at(path); flows && changes && other != nil {
+				flows = other.hash != now.hash // else it is what the leaf is without the field
 			}
 		}
 		return true, flows
