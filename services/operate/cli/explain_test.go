@@ -47,23 +47,23 @@ func TestExplain(t *testing.T) {
 			[]string{"why", "cluster/outbound|80|v1|shop.internal", "connect_timeout"}, 0,
 			[]string{
 				`connect_timeout  "2s"   DestinationRule demo/shop (file/default) spec.trafficPolicy.connectionPool.tcp.connectTimeout`,
-				"PUT   rule.yaml:1  file",
+				"rule.yaml:1",
 			},
 		},
 		{[]string{"why", "clusters/outbound|80||shop.internal", "-o", "json"}, 0, []string{`"origin": "shop.yaml:1"`, `"whole": true`}},
 		{
 			[]string{"why", "route/80", "virtual_hosts[shop.internal:80].routes[0].route.weighted_clusters.clusters[1].weight"}, 0,
 			[]string{
-				"10     VirtualService demo/shop (file/default) spec.http[0].route[1].weight", "PUT   routes.yaml:1  file",
+				"10     VirtualService demo/shop (file/default) spec.http[0].route[1].weight", "routes.yaml:1",
 			},
 		},
 		{[]string{"why", "cluster/nothing"}, 3, []string{`has no Cluster "nothing"`, "proxy-config"}},
 		{[]string{"why", "cluster/outbound|80||shop.internal", "nothing"}, 3, []string{"no such field", "connect_timeout"}},
-		{[]string{"why", "outbound|80||shop.internal"}, 2, []string{"want cluster/NAME"}},
+		{[]string{"why", "outbound|80||shop.internal"}, 2, []string{"RESOURCE is missing: cluster/NAME"}},
 		{[]string{"why-not", "shop.internal:80", "/"}, 1, []string{
 			"10% outbound|80|v2|shop.internal -> no endpoints: 503",
 			"The cluster outbound|80|v2|shop.internal has no endpoints: 503.",
-			"It would pass without one of these:", "spec.subsets[1].labels.version: \"v2\"", "PUT   rule.yaml:1  file",
+			"It would pass without one of these:", "spec.subsets[1].labels.version: \"v2\"", "rule.yaml:1",
 			"A newer value is refused:", `unknown field "subsett"`,
 		}},
 		{[]string{"why-not", "http://nowhere.internal/", "-o", "json"}, 1, []string{`"end": "no such host"`}},

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -209,7 +210,8 @@ func (g *ground) quarantine(q why.Question) *overlayView {
 	if !slices.Contains(names, q.Resource) {
 		return nil
 	}
-	for _, o := range g.overlays {
+	for _, id := range slices.Sorted(maps.Keys(g.overlays)) {
+		o := g.overlays[id]
 		if slices.ContainsFunc(o.Values, func(v ident.OverlayValue) bool { return v.Resource != nil && v.Resource.Name == q.Resource }) {
 			return viewOverlay(o)
 		}
