@@ -381,11 +381,11 @@ func (c *caller) vary(o *object, a *CallAnswer) error {
 			if slices.ContainsFunc(found, func(f Change) bool { return within(f.Field, l.path) }) {
 				continue // what is in it is enough
 			}
-			row, valid, err := o.varied([]leaf{l}, cleared)
-			if err != nil {
-				return err
+			if l.ways > 1 {
+				continue // without an enum its object means something else: ALLOW in place of DENY
 			}
-			if !valid {
+			row, v, err := o.varied([]leaf{l}, cleared)
+			if err != nil || !isValid(o.key, v) {
 				continue
 			}
 			if _, end, err := c.try(row); err != nil {

@@ -101,7 +101,7 @@ func (d *difference) order(path string, pair []int) {
 	last := -1
 	for i, j := range pair {
 		if j >= 0 && j < last {
-			d.fields[fmt.Sprintf("%s[%d]", path, i)] = nil
+			d.fields[fmt.Sprintf("%s[%d][order]", path, i)] = nil
 			d.leaves++
 		}
 		last = max(last, j)

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"slices"
+	"strconv"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"google.golang.org/protobuf/proto"
@@ -66,11 +67,9 @@ func (e *explainer) matter(objects []*object) (bool, error) {
 		if o.fields == nil {
 			continue
 		}
-		row, _, err := o.varied(o.leaves, 0)
-		if err != nil {
-			return false, err
+		if row, _, err := o.varied(o.leaves, 0); err == nil {
+			varied = append(varied, row)
 		}
-		varied = append(varied, row)
 	}
 	for _, rows := range [][]world.RowChange{gone, varied} {
 		if len(rows) == 0 {
@@ -104,11 +103,16 @@ func (e *explainer) without(o *object, a *Answer) (*difference, error) {
 // try finds out what each field of an object does to the resource. Without is what is
 // different without the object.
 func (e *explainer) try(o *object, without *difference) error {
+	if o.own == nil {
+		if err := e.rename(o, without); err != nil {
+			return err
+		}
+	}
 	leaves, err := bisect(o.leaves, func(some []leaf) (bool, error) {
 		for _, way := range []int{0, cleared} {
 			row, _, err := o.varied(some, way)
 			if err != nil {
-				return false, err
+				continue
 			}
 			if d, err := e.differs(row); err != nil || d.touches(e.field) {
 				return err == nil, err
@@ -122,9 +126,9 @@ func (e *explainer) try(o *object, without *difference) error {
 	for _, l := range leaves {
 		var gone *difference
 		for way := cleared; way < min(l.ways, mostWays); way++ {
-			row, valid, err := o.varied([]leaf{l}, way)
+			row, v, err := o.varied([]leaf{l}, way)
 			if err != nil {
-				return err
+				continue // no such object can be
 			}
 			d, err := e.differs(row)
 			if err != nil {
@@ -134,10 +138,26 @@ func (e *explainer) try(o *object, without *difference) error {
 				gone = d
 			}
 			set := Setter{Key: o.key, Field: l.path, Value: l.text, Default: o.own != nil && !o.own[l.path]}
-			e.found = append(e.found, trial{set, valid, way == cleared, d, gone, without})
+			e.found = append(e.found, trial{set, isValid(o.key, v), way == cleared, d, gone, without})
 		}
 	}
 	return nil
+}
+
+// rename finds out what another name of an object does to the resource.
+func (e *explainer) rename(o *object, without *difference) error {
+	is := e.world.Served(o.key)
+	if is == nil {
+		return nil
+	}
+	k := o.key
+	k.Name = "x" + k.Name
+	d, err := e.differs(o.without(), world.RowChange{Row: k.Row(), Key: k, Value: world.MarshalValue(is.Value)})
+	if err == nil {
+		set := Setter{Key: o.key, Field: "metadata.name", Value: strconv.Quote(o.key.Name)}
+		e.found = append(e.found, trial{set, true, false, d, nil, without})
+	}
+	return err
 }
 
 // mostWays is how many other values of an enum are tried.
@@ -161,7 +181,9 @@ func (e *explainer) causes(target *node, a *Answer) error {
 	e.node()
 	i := 0
 	target.leavesOf(a.Field, func(path string, l *node) {
-		if c := &a.Causes[i]; len(c.Set) == 0 {
+		if c := &a.Causes[i]; len(c.Set) == 0 && c.Value == strconv.Quote(e.name) {
+			c.IsName = true
+		} else if len(c.Set) == 0 {
 			if c.Set = setters(e.found, path, l); len(c.Set) == 0 {
 				c.Within, c.Brought = brought(made, path)
 			}
@@ -286,6 +308,9 @@ func setters(found []trial, path string, is *node) []Setter {
 		}
 		flows = !t.clear && now != nil && now.hash != is.hash
 		for _, d := range []*difference{t.without, t.cleared} {
+			if d == nil {
+				continue
+			}
 			if other, changes := d.at(path); flows && changes && other != nil {
 				flows = other.hash != now.hash // else it is what the leaf is without the field
 			}

@@ -1,6 +1,7 @@
 package why
 
 import (
+	"fmt"
 	"slices"
 
 	"google.golang.org/protobuf/proto"
@@ -36,19 +37,17 @@ func newObject(k ident.Key, v ident.Value) *object {
 // without returns the change that removes the object.
 func (o *object) without() world.RowChange { return world.RowChange{Row: o.key.Row(), Key: o.key} }
 
-// varied returns the change that sets some leaves to other values, and whether the
-// object is valid then.
-func (o *object) varied(leaves []leaf, way int) (row world.RowChange, valid bool, err error) {
+// varied returns the change that sets some leaves to other values, and the value that the
+// object has then.
+func (o *object) varied(leaves []leaf, way int) (row world.RowChange, v ident.Value, err error) {
 	m := proto.Clone(o.fields)
 	for _, l := range slices.Backward(leaves) { // a removed element moves those behind it
 		change(m.ProtoReflect(), l.steps, min(way, l.ways-1))
 	}
-	v, err := o.encode(m)
-	if err != nil {
-		return row, false, err
+	if v, err = o.encode(m); err != nil { // JSON without a value
+		return row, v, fmt.Errorf("%w: %w", errUnread, err)
 	}
-	row = world.RowChange{Row: o.key.Row(), Key: o.key, Value: world.MarshalValue(v)}
-	return row, isValid(o.key, v), nil
+	return world.RowChange{Row: o.key.Row(), Key: o.key, Value: world.MarshalValue(v)}, v, nil
 }
 
 func isValid(k ident.Key, v ident.Value) bool {
@@ -60,25 +59,50 @@ func isValid(k ident.Key, v ident.Value) bool {
 	return err == nil && !slices.ContainsFunc(kd.Validate(k.Namespace, m), func(d problem.Diagnostic) bool { return d.Severity == problem.Error })
 }
 
+// atOnce is how many objects are removed at once to find out which inputs they are.
+const atOnce = 64
+
 // readers returns the objects whose change would change one of some inputs: those whose
-// inputs the parts of the resource have read, before those that only the search for the
-// parts has read.
+// inputs the parts of the resource have read, and apart from them those that only the search
+// for the parts may have read.
 func (s *scene) readers(parts, search []index.Input) (of, others []*object, err error) {
 	for _, k := range kind.All() {
-		for o := range s.world.Objects(k.Name) {
-			inputs, err := s.read([]world.RowChange{{Row: o.Key.Row(), Key: o.Key}})
-			if err != nil {
-				return nil, nil, err
-			}
+		for some := range slices.Chunk(slices.Collect(s.world.Objects(k.Name)), atOnce) {
+			inputs, err := s.read(removed(some))
 			switch {
-			case overlap(inputs, parts):
-				of = append(of, newObject(o.Key, o.Value))
-			case overlap(inputs, search):
-				others = append(others, newObject(o.Key, o.Value))
+			case err != nil:
+				return nil, nil, err
+			case !overlap(inputs, parts) && overlap(inputs, search):
+				for _, o := range some {
+					others = append(others, newObject(o.Key, o.Value))
+				}
+				continue
+			case !overlap(inputs, parts):
+				continue
+			}
+			for _, o := range some {
+				inputs, err := s.read(removed([]world.Object{o}))
+				switch {
+				case err != nil:
+					return nil, nil, err
+				case overlap(inputs, parts):
+					of = append(of, newObject(o.Key, o.Value))
+				case overlap(inputs, search):
+					others = append(others, newObject(o.Key, o.Value))
+				}
 			}
 		}
 	}
 	return of, others, nil
+}
+
+// removed returns the changes that remove objects.
+func removed(objects []world.Object) []world.RowChange {
+	rows := make([]world.RowChange, len(objects))
+	for i, o := range objects {
+		rows[i] = world.RowChange{Row: o.Key.Row(), Key: o.Key}
+	}
+	return rows
 }
 
 // bisect returns the items that matter alone or in a small group. Matters reports

@@ -46,7 +46,11 @@ type Object struct {
 // Cause says what set a leaf of a resource.
 type Cause struct {
 	Path, Value string
-	Set         []Setter // empty: it is meshlog's own default
+	// Set is empty for meshlog's own default, and where no single field sets it, because
+	// several objects do.
+	Set []Setter
+	// IsName: it is the name of the resource, so with another one it is another resource.
+	IsName bool
 	// Within is the innermost field around a default that an object brought, and Brought what
 	// in the object did; empty: it is there in any case.
 	Within  string

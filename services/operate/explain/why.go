@@ -44,7 +44,9 @@ type whyView struct {
 type fieldView struct {
 	Path  string          `json:"path"`
 	Value json.RawMessage `json:"value"`
-	Set   []setterView    `json:"set"` // none: meshlog's own default
+	Set   []setterView    `json:"set"` // none: meshlog's own default, or several objects
+	// IsName: the value is the name of the resource.
+	IsName bool `json:"isName,omitempty"`
 	// Within is the innermost field around a default that an object brought, and Brought what
 	// in the object did.
 	Within  string       `json:"within,omitempty"`
@@ -177,7 +179,7 @@ func (g *ground) why(ctx context.Context, q why.Question) (*whyView, error) {
 		v.Objects = append(v.Objects, makerView{objects[i], o.Whole, o.Fields})
 	}
 	for _, c := range a.Causes {
-		f := fieldView{Path: c.Path, Value: json.RawMessage(c.Value), Set: viewSetters(c.Set), Within: c.Within}
+		f := fieldView{Path: c.Path, Value: json.RawMessage(c.Value), Set: viewSetters(c.Set), Within: c.Within, IsName: c.IsName}
 		if len(c.Brought) > 0 {
 			f.Brought = viewSetters(c.Brought)
 		}
@@ -269,7 +271,10 @@ func (f *fieldView) by() []string {
 	if len(all) > 0 {
 		return all
 	}
-	all = []string{"meshlog's default"}
+	if f.IsName {
+		return []string{"the name of the resource"}
+	}
+	all = []string{"no single field: meshlog's default, or several objects"}
 	for _, s := range f.Brought {
 		all = append(all, "  in "+f.Within+", by "+s.text(f.Value))
 	}
