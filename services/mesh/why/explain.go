@@ -28,6 +28,7 @@ type explainer struct {
 	base  *node
 	field string
 	found []trial
+	read  []*object // what generation has read for the resource
 }
 
 // trial is what another value of one field of an object does.
@@ -180,17 +181,23 @@ func (e *explainer) causes(target *node, a *Answer) error {
 	}
 	e.node()
 	i := 0
+	var failed error
 	target.leavesOf(a.Field, func(path string, l *node) {
 		if c := &a.Causes[i]; len(c.Set) == 0 && c.Value == strconv.Quote(e.name) {
 			c.IsName = true
 		} else if len(c.Set) == 0 {
 			if c.Set = setters(e.found, path, l); len(c.Set) == 0 {
-				c.Within, c.Brought = brought(made, path)
+				var err error
+				if c.Several, err = e.several(path, l); err != nil {
+					failed = err
+				} else if len(c.Several) == 0 {
+					c.Within, c.Brought = brought(made, path)
+				}
 			}
 		}
 		i++
 	})
-	return nil
+	return failed
 }
 
 // defaults tries other values of what MeshConfig has by default.
@@ -246,6 +253,73 @@ func (e *explainer) node() {
 		}
 	}
 }
+
+// several returns the fields that have the value of a leaf, of which no single one sets it, and
+// that set it together; none: there are no such fields.
+func (e *explainer) several(path string, l *node) ([]Setter, error) {
+	type place struct {
+		o *object
+		l leaf
+	}
+	var same []place
+	for _, o := range e.read {
+		for _, x := range o.leaves {
+			if x.text == l.text && x.text != "" {
+				same = append(same, place{o, x})
+			}
+		}
+	}
+	sets := func(some []place) (bool, error) {
+		var rows []world.RowChange
+		for _, o := range e.read {
+			var leaves []leaf
+			for _, p := range some {
+				if p.o == o {
+					leaves = append(leaves, p.l)
+				}
+			}
+			if len(leaves) == 0 {
+				continue
+			}
+			row, _, err := o.varied(leaves, 0)
+			if err != nil {
+				return false, err
+			}
+			rows = append(rows, row)
+		}
+		d, err := e.differs(rows...)
+		if err != nil {
+			return false, err
+		}
+		is, differs := d.at(path)
+		return differs && is != nil, nil
+	}
+	if len(same) < 2 || len(same) > mostSame {
+		return nil, nil
+	}
+	if yes, err := sets(same); err != nil || !yes {
+		return nil, err
+	}
+	for i := 0; i < len(same); { // without those that are not needed
+		fewer := slices.Delete(slices.Clone(same), i, i+1)
+		switch yes, err := sets(fewer); {
+		case err != nil:
+			return nil, err
+		case yes:
+			same = fewer
+		default:
+			i++
+		}
+	}
+	var all []Setter
+	for _, p := range same {
+		all = append(all, Setter{Key: p.o.key, Field: p.l.path, Value: p.l.text})
+	}
+	return all, nil
+}
+
+// mostSame is how many fields with one value are tried together.
+const mostSame = 50
 
 func nodeLeaves(n *corev3.Node) []leaf { return leavesOf(n, "node") }
 

@@ -46,9 +46,10 @@ type Object struct {
 // Cause says what set a leaf of a resource.
 type Cause struct {
 	Path, Value string
-	// Set is empty for meshlog's own default, and where no single field sets it, because
-	// several objects do.
+	// Set is empty if no single field sets it.
 	Set []Setter
+	// Several are fields of equal value that set it together: each suffices.
+	Several []Setter
 	// IsName: it is the name of the resource, so with another one it is another resource.
 	IsName bool
 	// Within is the innermost field around a default that an object brought, and Brought what
@@ -92,6 +93,7 @@ func Why(q Question) (*Answer, error) {
 	if err != nil {
 		return nil, err
 	}
+	e.read = of
 	makers, err := bisect(of, e.matter)
 	if err != nil {
 		return nil, err

@@ -45,6 +45,8 @@ type fieldView struct {
 	Path  string          `json:"path"`
 	Value json.RawMessage `json:"value"`
 	Set   []setterView    `json:"set"` // none: meshlog's own default, or several objects
+	// Several are fields of equal value of which each suffices.
+	Several []setterView `json:"several,omitempty"`
 	// IsName: the value is the name of the resource.
 	IsName bool `json:"isName,omitempty"`
 	// Within is the innermost field around a default that an object brought, and Brought what
@@ -180,6 +182,9 @@ func (g *ground) why(ctx context.Context, q why.Question) (*whyView, error) {
 	}
 	for _, c := range a.Causes {
 		f := fieldView{Path: c.Path, Value: json.RawMessage(c.Value), Set: viewSetters(c.Set), Within: c.Within, IsName: c.IsName}
+		if len(c.Several) > 0 {
+			f.Several = viewSetters(c.Several)
+		}
 		if len(c.Brought) > 0 {
 			f.Brought = viewSetters(c.Brought)
 		}
@@ -267,6 +272,9 @@ func (f *fieldView) by() []string {
 	var all []string
 	for _, s := range f.Set {
 		all = append(all, s.text(f.Value))
+	}
+	for _, s := range f.Several {
+		all = append(all, "each of "+s.text(f.Value))
 	}
 	if len(all) > 0 {
 		return all

@@ -39,6 +39,9 @@ func (s *stage) why(args []string) ([]byte, error) {
 		for _, by := range c.Set {
 			fmt.Fprintf(&b, "    %s\n", by)
 		}
+		for _, by := range c.Several {
+			fmt.Fprintf(&b, "    each of %s\n", by)
+		}
 		if c.IsName {
 			fmt.Fprintln(&b, "    the name of the resource")
 		}
