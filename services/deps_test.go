@@ -38,13 +38,18 @@ var laws = []law{
 	},
 	{
 		of:     []string{module + "operate/command"},
-		never:  []string{module + "operate/inspect", module + "operate/history", module + "operate/act", module + "operate/cli"},
+		never:  []string{module + "operate/inspect", module + "operate/explain", module + "operate/history", module + "operate/act", module + "operate/cli"},
 		reason: "imports point downwards: cli > inspect, history, act > command > past",
 	},
 	{
 		of:     []string{module + "operate/inspect"},
 		never:  []string{module + "operate/history", module + "operate/act", module + "operate/cli"},
 		reason: "inspect, history and act share only command: a command that shows a mesh cannot change it",
+	},
+	{
+		of:     []string{module + "operate/explain"},
+		never:  []string{module + "operate/inspect", module + "operate/history", module + "operate/act", module + "operate/apply", module + "operate/cli"},
+		reason: "inspect, explain, history and act share only command: a command that explains a mesh cannot change it",
 	},
 	{
 		of:     []string{module + "operate/history"},
@@ -107,7 +112,7 @@ var laws = []law{
 	},
 	{
 		of:     []string{module + "mesh/index"},
-		never:  []string{module + "mesh/xds/...", module + "mesh/gate", module + "mesh/fold", module + "mesh/simulate"},
+		never:  []string{module + "mesh/xds/...", module + "mesh/gate", module + "mesh/fold", module + "mesh/simulate", module + "mesh/why"},
 		reason: "imports point downwards: the index answers what generation asks, and generates nothing",
 	},
 	{

@@ -13,6 +13,7 @@ import (
 	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"meshlog.dev/proto/ident"
@@ -30,7 +31,13 @@ type Proxy struct {
 }
 
 // NewProxy decodes the resources of a class of proxies.
-func NewProxy(sets [ident.ResourceTypes]*xds.Set) (*Proxy, error) {
+func NewProxy(sets [ident.ResourceTypes]*xds.Set) (*Proxy, error) { return Decoder{}.Proxy(sets) }
+
+// Decoder decodes resources and keeps them, for many proxies that differ little.
+type Decoder map[*xds.Resource]proto.Message
+
+// Proxy is NewProxy.
+func (d Decoder) Proxy(sets [ident.ResourceTypes]*xds.Set) (*Proxy, error) {
 	p := &Proxy{
 		clusters:  map[string]*clusterv3.Cluster{},
 		endpoints: map[string]*endpointv3.ClusterLoadAssignment{},
@@ -42,7 +49,7 @@ func NewProxy(sets [ident.ResourceTypes]*xds.Set) (*Proxy, error) {
 			continue
 		}
 		for _, r := range set.Resources {
-			if err := p.add(ident.ResourceType(t), r); err != nil {
+			if err := p.add(d, ident.ResourceType(t), r); err != nil {
 				return nil, err
 			}
 		}
@@ -50,10 +57,14 @@ func NewProxy(sets [ident.ResourceTypes]*xds.Set) (*Proxy, error) {
 	return p, nil
 }
 
-func (p *Proxy) add(t ident.ResourceType, r *xds.Resource) error {
-	m, err := (&anypb.Any{TypeUrl: t.URL(), Value: r.Value()}).UnmarshalNew()
-	if err != nil {
-		return fmt.Errorf("%s %q: %w", t.Message(), r.Name, err)
+func (p *Proxy) add(d Decoder, t ident.ResourceType, r *xds.Resource) error {
+	m := d[r]
+	if m == nil {
+		var err error
+		if m, err = (&anypb.Any{TypeUrl: t.URL(), Value: r.Value()}).UnmarshalNew(); err != nil {
+			return fmt.Errorf("%s %q: %w", t.Message(), r.Name, err)
+		}
+		d[r] = m
 	}
 	switch m := m.(type) {
 	case *clusterv3.Cluster:

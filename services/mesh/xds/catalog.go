@@ -142,6 +142,25 @@ func (c *Catalog) Update(pc *index.PushContext, changed []index.Input) []Change 
 	return e.done()
 }
 
+// Inputs returns what the parts of a resource of a class in use have read, and what the
+// search for the parts of the class has read, sorted. A change of nothing else changes
+// the resource.
+func (c *Catalog) Inputs(of index.ProxyClass, t ident.ResourceType, resource string) (parts, search []index.Input) {
+	cl := c.classes[classKey{t, of.Only(t)}]
+	if cl == nil {
+		return nil, nil
+	}
+	if n := c.names[nameKey{t, resource}]; n != nil {
+		for _, p := range n.givers {
+			if cl.list.has.has(p.id) {
+				parts = append(parts, p.inputs...)
+			}
+		}
+	}
+	slices.SortFunc(parts, index.Input.Compare)
+	return slices.Compact(parts), slices.Clone(cl.inputs)
+}
+
 // Size returns the number of parts.
 func (c *Catalog) Size() int { return len(c.parts) }
 

@@ -1,5 +1,5 @@
 // Package cli assembles the command line of meshlog from the commands of inspect,
-// history and act. Package command lists the exit codes.
+// explain, history and act. Package command lists the exit codes.
 package cli
 
 import (
@@ -16,6 +16,7 @@ import (
 	"meshlog.dev/services/operate/act"
 	"meshlog.dev/services/operate/apply"
 	"meshlog.dev/services/operate/command"
+	"meshlog.dev/services/operate/explain"
 	"meshlog.dev/services/operate/history"
 	"meshlog.dev/services/operate/inspect"
 	"meshlog.dev/services/operate/rollback"
@@ -65,7 +66,7 @@ A variable can set each flag: MESHLOG_DATA sets --data. Exit codes: 0 done,
 	}{
 		{"Run:", run},
 		{"Inspect:", []*cobra.Command{
-			inspect.Status(), inspect.ProxyStatus(), inspect.ProxyConfig(), inspect.Simulate(), inspect.Certs(), sources, inspect.Diagnostics(), inspect.Wait(),
+			inspect.Status(), inspect.ProxyStatus(), inspect.ProxyConfig(), inspect.Simulate(), explain.Why(), explain.WhyNot(), inspect.Certs(), sources, inspect.Diagnostics(), inspect.Wait(),
 		}},
 		{"History:", []*cobra.Command{
 			history.Log(), history.History(), history.Versions(), history.Show(), history.Diff(), history.Replay(), history.Verify(),

@@ -27,6 +27,8 @@ var argumentListers = map[string][]lister{
 	"proxy-status": {listProxies},
 	"proxy-config": {listProxies, fixed("clusters", "endpoints", "listeners", "routes")},
 	"simulate":     {listProxies, fixed("GET", "POST", "PUT", "DELETE", "tcp")},
+	"why":          {listProxies, fixed("cluster/", "endpoint/", "listener/", "route/", "filter/")},
+	"why-not":      {listProxies},
 	"wait":         {listVersions},
 	"versions":     {listVersions},
 	"show":         {listVersions, listKeys},

@@ -4,9 +4,7 @@ import (
 	"context"
 	"strings"
 
-	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/operate/past"
-	"meshlog.dev/store"
 )
 
 // explainer returns a function that describes record seq in one line; empty if the
@@ -28,36 +26,4 @@ func explainer(ctx context.Context, p *past.Past) func(seq uint64) string {
 		known[seq] = text
 		return text
 	}
-}
-
-// causes finds the newest record that changed each row between two versions. It
-// reads the chain only as far back as necessary.
-func causes(ctx context.Context, p *past.Past, from, to ident.Position, rows []string) (map[string]uint64, error) {
-	if to.Less(from) {
-		from, to = to, from
-	}
-	missing := make(map[string]bool, len(rows))
-	for _, row := range rows {
-		missing[row] = true
-	}
-	seqs := map[string]uint64{}
-	for m, err := range p.Versions.History(ctx) {
-		if err != nil {
-			return nil, err
-		}
-		v := store.VersionOf(m.GetVersion())
-		if to.Less(v) {
-			continue
-		}
-		if v.Compare(from) <= 0 || len(missing) == 0 {
-			break
-		}
-		for _, c := range m.GetChanges() {
-			if missing[c.GetKey()] {
-				seqs[c.GetKey()] = c.GetSeq()
-				delete(missing, c.GetKey())
-			}
-		}
-	}
-	return seqs, nil
 }

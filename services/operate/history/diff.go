@@ -114,7 +114,7 @@ func (v *diffView) objects(ctx context.Context, p *past.Past, from, to command.M
 			v.Changes, rows = append(v.Changes, causedChange{ObjectChange: c}), append(rows, c.Row)
 		}
 	}
-	seqs, err := causes(ctx, p, from.Version, to.Version, rows)
+	seqs, err := past.Causes(ctx, p, from.Version, to.Version, rows)
 	if err != nil {
 		return err
 	}

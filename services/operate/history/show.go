@@ -137,7 +137,7 @@ func (c *content) standings(ctx context.Context, keys ...ident.Key) ([]objectSta
 	for i, k := range keys {
 		rows[i] = k.Row()
 	}
-	seqs, err := causes(ctx, c.past, ident.Position{}, c.moment.Version, rows)
+	seqs, err := past.Causes(ctx, c.past, ident.Position{}, c.moment.Version, rows)
 	if err != nil {
 		return nil, err
 	}

@@ -26,7 +26,13 @@ func (s *stage) call(line string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return render(p.Call(c)), nil
+	o := p.Call(c)
+	if s.explains {
+		if err := s.explainCall(s.proxies[words[0]], c, o); err != nil {
+			return "", err
+		}
+	}
+	return render(o), nil
 }
 
 func parseCall(method, target string, more []string) (simulate.Call, error) {

@@ -40,6 +40,8 @@ type stage struct {
 	before  *index.PushContext
 	catalog *xds.Catalog
 	proxies map[string]*proxy.Proxy
+
+	explains bool // each call is explained too
 }
 
 // place is a file of a source.

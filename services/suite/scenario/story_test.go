@@ -66,11 +66,13 @@ var sections = map[string]section{
 	"proxies": {0, 0, func(s *stage, _ []string, text string) error { return s.define(text) }, nil},
 	"put":     {1, 2, func(s *stage, args []string, text string) error { return s.put(placeOf(args), text) }, nil},
 	"remove":  {1, 2, func(s *stage, args []string, _ string) error { return s.put(placeOf(args), "") }, nil},
-	"calls":   {0, 0, nil, func(s *stage, _ []string, text string) ([]byte, error) { return s.calls(text) }},
+	"calls":   {0, 0, nil, func(s *stage, _ []string, text string) ([]byte, error) { return s.calls(text, s.call) }},
 	"names":   {2, 2, nil, func(s *stage, args []string, _ string) ([]byte, error) { return s.names(args[0], args[1]) }},
 	"xds": {3, math.MaxInt, nil, func(s *stage, args []string, _ string) ([]byte, error) {
 		return s.resource(args[0], args[1], strings.Join(args[2:], " "))
 	}},
+	"why-not":     {0, 0, nil, func(s *stage, _ []string, text string) ([]byte, error) { return s.calls(text, s.whyNot) }},
+	"why":         {3, math.MaxInt, nil, func(s *stage, args []string, _ string) ([]byte, error) { return s.why(args) }},
 	"changes":     {1, 1, nil, func(s *stage, args []string, _ string) ([]byte, error) { return s.changes(args[0]) }},
 	"diagnostics": {0, 0, nil, func(s *stage, _ []string, _ string) ([]byte, error) { return s.diagnostics(), nil }},
 }
@@ -142,7 +144,7 @@ func TestEmptyOutput(t *testing.T) {
 }
 
 // calls simulates the lines that begin with ">", and writes the outcome below each.
-func (s *stage) calls(text string) ([]byte, error) {
+func (s *stage) calls(text string, answer func(call string) (string, error)) ([]byte, error) {
 	var out bytes.Buffer
 	made := 0
 	for line := range strings.Lines(text) {
@@ -157,7 +159,7 @@ func (s *stage) calls(text string) ([]byte, error) {
 		}
 		made++
 		out.WriteString(line)
-		result, err := s.call(call)
+		result, err := answer(call)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", strings.TrimSpace(line), err)
 		}
