@@ -60,7 +60,7 @@ func (s *Settings) Flags(fs *pflag.FlagSet) {
 	fs.BoolVar(&s.MeshClients, "tls-mesh-clients", s.MeshClients, "let in, over TLS, only proxies with a certificate of the mesh's CA, or of --tls-client-ca; the roots are those that the CA publishes, and follow their rotation. "+
 		"Set it if proxies get their certificates from the CA of this mesh, as meshlog agent does")
 	fs.StringVar(&s.MCPListen, "mcp-listen", s.MCPListen, "`address` for MCP-over-xDS, with TLS if xDS has a certificate: clients such as an istiod read Istio's objects and the services of registries. A client needs an entry of mcp.sinks in the MeshPolicy. "+
-		"Set it to 0.0.0.0:15016 so that istiods have this mesh in their configSources")
+		"Set it to 0.0.0.0:15013 so that istiods have this mesh in their configSources")
 	fs.StringVar(&s.MCPClientCA, "mcp-client-ca", s.MCPClientCA, "PEM `file` with the CAs that sign the certificates of clients of MCP-over-xDS, read again when it changes. An istiod shows no certificate. "+
 		"Give it to let in only clients with such a certificate")
 	fs.StringVar(&s.SealKeyFile, "seal-key-file", s.SealKeyFile, "`file` with 32 random bytes or more, which must not be on the disk of --data: a systemd credential, a secret of a TPM, a mounted Secret. Read at the start. "+
