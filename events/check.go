@@ -181,6 +181,8 @@ func checkReach(o *eventv1.Overlay) error {
 		return errors.New("scope.namespace: must be empty in a FREEZE")
 	case o.GetBatch() != nil && !rollback:
 		return errors.New("batch: must be absent but in a ROLLBACK")
+	case o.GetBatch().GetTotal() > MaxBatch: // the fold keeps them until the last one comes
+		return fmt.Errorf("batch.total: %d is above %d, which is what one append takes", o.GetBatch().GetTotal(), MaxBatch)
 	}
 	if freeze {
 		return within("scope.shard", checkShard(o.GetScope().GetShard()))

@@ -224,6 +224,7 @@ func TestEncodeRefuses(t *testing.T) {
 		{"overlay.scope: must be absent but in a ROLLBACK or a FREEZE", overlay(func(o *Overlay) { o.Scope = &ident.Scope{Config: true} })},
 		{"overlay.batch: must be absent but in a ROLLBACK", overlay(func(o *Overlay) { o.Batch = Batch{ID: "b", Total: 2} })},
 		{"overlay.batch.index", overlay(func(o *Overlay) { o.Kind, o.Batch = ident.Rollback, Batch{ID: "b", Index: 2, Total: 2} })},
+		{"overlay.batch.total: 501 is above 500", overlay(func(o *Overlay) { o.Kind, o.Batch = ident.Rollback, Batch{ID: "b", Total: 501} })},
 		{"overlay.scope: is not configuration in a ROLLBACK", overlay(func(o *Overlay) {
 			o.Kind, o.Scope = ident.Rollback, &ident.Scope{Shard: exampleKey.Shard()}
 		})},
