@@ -208,9 +208,11 @@ func (o *Outcome) note(format string, args ...any) {
 }
 
 // listener returns the listener that takes a connection: the one on its address,
-// then the one on its port and every address, then the one that takes everything.
+// then the one on its port and every address, then the one that takes everything. A call
+// by name also finds the one listener of its port, whatever address it is on.
 func (p *Proxy) listener(c Call) *listenerv3.Listener {
 	var wildcard, catchAll *listenerv3.Listener
+	var bound []*listenerv3.Listener // to single addresses
 	for _, l := range p.listeners {
 		if c.Inbound && l.GetTrafficDirection() != corev3.TrafficDirection_INBOUND {
 			continue
@@ -236,7 +238,12 @@ func (p *Proxy) listener(c Call) *listenerv3.Listener {
 			return l
 		case ip.IsUnspecified():
 			wildcard = l
+		default:
+			bound = append(bound, l)
 		}
+	}
+	if wildcard == nil && catchAll == nil && len(bound) == 1 && !c.Address.IsValid() {
+		return bound[0] // who calls the port calls that address
 	}
 	return cmp.Or(wildcard, catchAll)
 }
