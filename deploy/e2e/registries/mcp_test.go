@@ -167,7 +167,7 @@ func TestMeshReadsMesh(t *testing.T) {
 	port, err := testport.TCP()
 	must(t, err)
 	documents := func(backend int) string {
-		return sinks + "---\n" + fmt.Sprintf(config, port, 80) + "---\n" + fmt.Sprintf(entry, backend)
+		return sinks + "---\n" + fmt.Sprintf(gateway, port) + fmt.Sprintf(config, 80) + "---\n" + fmt.Sprintf(entry, backend)
 	}
 	dir := t.TempDir()
 	from := startSource(ctx, t, t.TempDir(), documents(first.Port), "")
