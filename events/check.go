@@ -182,7 +182,7 @@ func checkReach(o *eventv1.Overlay) error {
 	case o.GetBatch() != nil && !rollback:
 		return errors.New("batch: must be absent but in a ROLLBACK")
 	case o.GetBatch().GetTotal() > MaxBatch: // the fold keeps them until the last one comes
-		return fmt.Errorf("batch.total: %d is above %d, which is what one append takes", o.GetBatch().GetTotal(), MaxBatch)
+		return fmt.Errorf("batch.total: %d is above %d, the largest number of events in one append", o.GetBatch().GetTotal(), MaxBatch)
 	}
 	if freeze {
 		return within("scope.shard", checkShard(o.GetScope().GetShard()))

@@ -174,7 +174,7 @@ func (s *step) speak(sh *shard, r staged) {
 // has deleted the key.
 func (s *step) offer(sh *shard, e *entry, v *value, seq uint64) {
 	s.liftOver(e.key, hashOf(v))
-	frozen := s.frozen(e.key)
+	frozen := s.Frozen(e.key)
 	switch {
 	case v == nil:
 		sh.setOffered(e, nil)
@@ -218,7 +218,7 @@ func (s *step) setGood(e *entry, v *value, seq uint64) {
 // liftOver takes k out of the holds that were made for another value of k than the
 // offered one. It takes no frozen one: what its source offers does not count yet.
 func (s *step) liftOver(k ident.Key, offered ident.Hash) {
-	if s.frozen(k) {
+	if s.Frozen(k) {
 		return
 	}
 	for _, o := range slices.Clone(s.over[k]) {

@@ -11,28 +11,21 @@ import (
 	"meshlog.dev/services/mesh/problem"
 )
 
-// keeps returns the overlays that keep k as it is: freezes of its shard, and rollbacks
-// of configuration.
-func (f *Fold) keeps(k ident.Key) (all []*overlay) {
+// Frozen reports whether an operator keeps k as it is, whatever its source offers: by a
+// freeze of its shard, or by a rollback of configuration.
+func (f *Fold) Frozen(k ident.Key) bool {
 	for _, o := range f.scoped {
 		if o.Scope.Covers(k, f.judge.Configures(k.Kind)) {
-			all = append(all, o)
+			return true
 		}
 	}
-	return all
+	return false
 }
-
-// Frozen reports whether an operator keeps k as it is: what its source offers may not
-// be what counts.
-func (f *Fold) Frozen(k ident.Key) bool { return f.frozen(k) }
-
-// frozen reports whether k stays as it is, whatever its source offers.
-func (f *Fold) frozen(k ident.Key) bool { return len(f.scoped) > 0 && len(f.keeps(k)) > 0 }
 
 // withhold notes whether a change of e is withheld: e is frozen, and its source offers
 // another value than the one that counts.
 func (f *Fold) withhold(e *entry) {
-	if hashOf(e.offered) != hashOf(e.good) && f.frozen(e.key) {
+	if hashOf(e.offered) != hashOf(e.good) && f.Frozen(e.key) {
 		f.withheld[e.key] = e
 	} else {
 		delete(f.withheld, e.key)
@@ -57,13 +50,13 @@ func (f *Fold) withholdAnew() {
 func (s *step) thaw() {
 	for _, o := range s.sortedOverlays() {
 		for k := range maps.Clone(o.values) {
-			if !s.frozen(k) && !s.unread(k) {
+			if !s.Frozen(k) && !s.unread(k) {
 				s.liftOver(k, s.offeredHash(k))
 			}
 		}
 	}
 	for _, e := range slices.SortedFunc(maps.Values(s.withheld), func(a, b *entry) int { return strings.Compare(a.row, b.row) }) {
-		if s.frozen(e.key) {
+		if s.Frozen(e.key) {
 			continue
 		}
 		delete(s.withheld, e.key)
@@ -79,7 +72,7 @@ func (s *step) thaw() {
 	}
 }
 
-// ids of overlays in order.
+// sortedOverlays returns all overlays, sorted by id.
 func (f *Fold) sortedOverlays() []*overlay {
 	return slices.SortedFunc(maps.Values(f.overlays), func(a, b *overlay) int { return cmp.Compare(a.ID, b.ID) })
 }

@@ -117,7 +117,7 @@ func (s *step) lying(o *events.Overlay) []ident.OverlayValue {
 				Effect: "the overlay does not change the object",
 			})
 			return true
-		case !s.variant.lifts(o.Kind), s.variant.lies(v.Base, s.offeredHash(v.Key)), s.unread(v.Key), s.frozen(v.Key):
+		case !s.variant.lifts(o.Kind), s.variant.lies(v.Base, s.offeredHash(v.Key)), s.unread(v.Key), s.Frozen(v.Key):
 			return false
 		}
 		s.problems = append(s.problems, problem.Diagnostic{

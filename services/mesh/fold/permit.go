@@ -131,7 +131,7 @@ func (s *step) permit(e *entry) {
 		return // it was judged before
 	}
 	s.unsaved.entry(e)
-	if s.frozen(e.key) {
+	if s.Frozen(e.key) {
 		s.keep(e, s.seq)
 	} else {
 		s.serve(e, s.seq)

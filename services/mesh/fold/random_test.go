@@ -314,7 +314,7 @@ func checkDigests(t *testing.T, f *Fold) {
 		n := 0
 		for k, e := range sh.entries {
 			if e.offered == nil {
-				if e.good != nil && !f.frozen(k) {
+				if e.good != nil && !f.Frozen(k) {
 					t.Fatalf("at %s: %s was deleted but has a good value", f.Position(), k)
 				}
 				continue
@@ -332,7 +332,7 @@ func checkDigests(t *testing.T, f *Fold) {
 	}
 	for _, sh := range f.shards {
 		for k, e := range sh.entries {
-			if _, ok := f.withheld[k]; ok != (f.frozen(k) && hashOf(e.offered) != hashOf(e.good)) {
+			if _, ok := f.withheld[k]; ok != (f.Frozen(k) && hashOf(e.offered) != hashOf(e.good)) {
 				t.Fatalf("at %s: %s: withheld is %v", f.Position(), k, ok)
 			}
 		}

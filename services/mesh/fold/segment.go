@@ -61,7 +61,7 @@ func (f *Fold) judgeAnew(base state) {
 	clear(f.troubled)
 	for name, sh := range base.shards {
 		for k, e := range sh.entries {
-			if e.good != nil && f.frozen(k) { // its source may have deleted it, and this build may never have found it good
+			if e.good != nil && f.Frozen(k) { // its source may have deleted it, and this build may never have found it good
 				f.shard(name).add(k)
 			}
 		}
@@ -69,7 +69,7 @@ func (f *Fold) judgeAnew(base state) {
 	judge := func(policies bool) {
 		for _, sh := range f.shards {
 			for k, e := range sh.entries {
-				if (e.offered != nil || e.good != nil || f.frozen(k)) && (k.Kind == permit.PolicyKind) == policies {
+				if (e.offered != nil || e.good != nil || f.Frozen(k)) && (k.Kind == permit.PolicyKind) == policies {
 					f.judgeEntry(base, e)
 				}
 			}
@@ -96,11 +96,11 @@ func (f *Fold) judgeEntry(base state, e *entry) {
 		}
 		return
 	}
-	if f.assess(&f.state, e) && !f.frozen(e.key) {
+	if f.assess(&f.state, e) && !f.Frozen(e.key) {
 		e.good, e.goodSeq = e.offered, e.seq
 	} else if e.forbidden() || f.forbids(e.key, e.good) {
 		e.good = nil
-	} else if !f.frozen(e.key) {
+	} else if !f.Frozen(e.key) {
 		e.good = f.fallback(e)
 	}
 	if e.good != nil && e.good.hash == old {

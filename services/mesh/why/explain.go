@@ -254,8 +254,8 @@ func (e *explainer) node() {
 	}
 }
 
-// several returns the fields that have the value of a leaf, of which no single one sets it, and
-// that set it together; none: there are no such fields.
+// several returns the fields that set a leaf only together: each has the value of the leaf,
+// and none of them sets it alone. It returns none if there are no such fields.
 func (e *explainer) several(path string, l *node) ([]Setter, error) {
 	type place struct {
 		o *object
@@ -329,7 +329,7 @@ type effect struct {
 	flows   bool // another value gives the leaf another value
 	allowed bool // so does one with which the object is valid
 	valid   bool
-	leaves  int // the fewest that differ besides
+	leaves  int // the fewest other leaves that one of its trials changed
 }
 
 // effects sums up trials by field. Of each it asks of counts whether it matters, and whether

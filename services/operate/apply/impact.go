@@ -180,7 +180,8 @@ func lostRoutes(name string, was *routev3.VirtualHost, hosts map[string]*routev3
 	return slices.Compact(lost)
 }
 
+// matchText returns what a route matches, as text that can be compared: prototext puts one
+// or two spaces between fields, at random.
 func matchText(r *routev3.Route) string {
-	// prototext varies the space between fields at random, so that nobody parses it.
 	return strings.Join(strings.Fields(prototext.MarshalOptions{}.Format(r.GetMatch())), " ")
 }

@@ -36,7 +36,7 @@ type whyView struct {
 	// Fields are the leaves of the value; absent if there are many.
 	Fields []fieldView `json:"fields,omitempty"`
 	Leaves int         `json:"leaves"`
-	// Objects made the value; Read counts those that generation read besides.
+	// Objects made the value. Read is the number of further objects that generation read.
 	Objects []makerView `json:"objects"`
 	Read    int         `json:"read"`
 }

@@ -89,7 +89,7 @@ func (r *rollback) run(ctx context.Context) error {
 	id := "rollback-" + strings.ToLower(rand.Text()[:10])
 	values := map[ident.Key]ident.OverlayValue{}
 	for n := range attempts {
-		more, err := r.values(ctx, n == 0)
+		more, err := r.values(ctx)
 		if err != nil {
 			return err
 		}
@@ -126,7 +126,7 @@ func (r *rollback) kept() *ident.Scope {
 }
 
 // values returns a value for each object that is served otherwise than it was.
-func (r *rollback) values(ctx context.Context, first bool) (values []ident.OverlayValue, err error) {
+func (r *rollback) values(ctx context.Context) (values []ident.OverlayValue, err error) {
 	if err := r.read(ctx); err != nil {
 		return nil, err
 	}
@@ -135,7 +135,7 @@ func (r *rollback) values(ctx context.Context, first bool) (values []ident.Overl
 		return nil, err
 	}
 	keys, err := r.selected(slices.Concat(r.known, now))
-	if err != nil && first {
+	if err != nil {
 		return nil, err
 	}
 	for _, k := range keys {

@@ -29,7 +29,7 @@ import (
 	"meshlog.dev/services/admission"
 )
 
-// manager is the name under which the API server notes who wrote what.
+// manager is the name that the API server notes beside the fields that the keeper writes.
 const manager = "meshlog-admission"
 
 // Times of the keeper.
