@@ -173,7 +173,7 @@ func (w *whatIf) change(d *documents) (problems []problem.Diagnostic, err error)
 			return nil, err
 		}
 		problems = append(problems, c.problems...)
-		problems = append(problems, c.others...)
+		w.view.Problems = append(w.view.Problems, diagnostics(c.others)...) // of other objects: no reason to stop
 	}
 	w.view.add(problems)
 	return problems, nil
@@ -249,7 +249,7 @@ func (w *whatIf) weigh(ctx context.Context, e *command.Env, p *past.Past) error 
 		i.classes = pc.Classes()
 	}
 	w.view.Classes = i.of(after, changed)
-	w.view.add(i.problems)
+	w.view.Problems = append(w.view.Problems, diagnostics(i.problems)...)
 	if p.Live && w.view.Proxy == "" {
 		return w.countProxies(ctx, e)
 	}

@@ -165,6 +165,9 @@ func TestWhatIf(t *testing.T) {
 	if after := versions(t, m); after != before {
 		t.Errorf("what-if published: %d versions, %d before", after, before)
 	}
+	if _, text := runWhatIf(t, "a: b: c\n", nil, "what-if", "-f", "-", "--archive", archive); strings.Contains(text, "would change") {
+		t.Errorf("of a broken file it says:\n%s", text)
+	}
 	_, text := runWhatIf(t, strings.Replace(whatIfMesh, "prefix: /cart", "prefix: /basket", 1), nil, "what-if", "-f", "-", "--markdown", "--archive", archive)
 	for _, part := range []string{"### What this changes", "```diff", "! VirtualService demo/shop", "loses the route cart"} {
 		if !strings.Contains(text, part) {

@@ -24,6 +24,8 @@ type whatIfView struct {
 	Classes  []classesView        `json:"classes"`
 	Held     string               `json:"held,omitempty"` // why the guard would hold the change back
 	Problems []command.Diagnostic `json:"problems"`
+
+	failed bool // an object is invalid: the change was not judged
 }
 
 func newWhatIfView() *whatIfView {
@@ -31,6 +33,7 @@ func newWhatIfView() *whatIfView {
 }
 
 func (v *whatIfView) add(problems []problem.Diagnostic) {
+	v.failed = v.failed || failed(problems)
 	v.Problems = append(v.Problems, diagnostics(problems)...)
 }
 
@@ -71,6 +74,9 @@ func (v *classesView) what() string {
 }
 
 func (v *whatIfView) summary() string {
+	if v.failed {
+		return "The change was not judged: an object is invalid."
+	}
 	if len(v.Objects)+len(v.Classes) == 0 {
 		return "Nothing would change."
 	}
@@ -91,6 +97,9 @@ func (v *whatIfView) show(out *command.Output, markdown bool) {
 	}
 	for _, p := range v.Problems {
 		p.Show(out)
+	}
+	if v.failed {
+		return // the error of the command says so
 	}
 	if len(v.Problems) > 0 {
 		out.Line("")
