@@ -21,6 +21,7 @@ func check(m *eventv1.Event) error {
 		checkTime("observed_time", m.GetObservedTime()),
 		text("actor", m.GetActor()),
 		text("traceparent", m.GetTraceparent()),
+		within("signature", checkSignature(m.GetSignature())),
 	)
 	if err != nil {
 		return err

@@ -21,6 +21,8 @@ type Event struct {
 	Trace string
 	// Body is one of *Object, *Begin, *Alive, *Overlay, *Segment.
 	Body Body
+	// Signature is that of an operator; nil: the record has none.
+	Signature *Signature
 }
 
 // Body is the content of an event. Only types of this package implement it.

@@ -80,7 +80,9 @@ func (s *state) policyRules() *permit.Rules {
 		}
 	}
 	p := w.Policy()
-	return permit.New(p.SourceRules, p.DomainSuffix, home)
+	rules := permit.New(p.SourceRules, p.DomainSuffix, home)
+	rules.Operators = permit.OperatorsOf(p.Operators)
+	return rules
 }
 
 // noticePolicy notes that the value served for k changed: if it is a policy, it may

@@ -41,6 +41,10 @@ import (
 //	junk                              a record that cannot be decoded
 //	as SUBJECT LINE                   the record of a line, under a subject
 //	foreign LINE                      the record of a line, as the server appends it when a client makes it reply to the log
+//	by NAME LINE                      the record of a line, signed by an operator: ann (with a second key ann2), bob or eve;
+//	                                  options read=SEQ (by default the record before), number=N, of=EPOCH, mesh=ID
+//	again N                           the bytes of record N once more
+//	steal N LINE                      the record of a line, with the signature of record N
 //	publish [KEY=VALUE...]            no record: these values, or without any the fold's content, become the published head
 //	seq N                             no record: the next record has this number
 //
@@ -52,6 +56,7 @@ type script struct {
 	published []kv
 	head      ident.Position
 	pending   *iter.Seq2[string, []byte]
+	signed    map[uint64]events.Event // signed records
 }
 
 type kv struct {
@@ -127,6 +132,10 @@ var policies = map[string]*configv1.MeshPolicy{
 	"policy-endpoints": {SourceRules: []*configv1.SourceRule{{Source: "file", Kinds: []string{"Endpoint"}}}},
 	"policy-roots":     {SourceRules: []*configv1.SourceRule{{Source: "*", Kinds: []string{"TrustBundle", "Jwks"}}}},
 	"policy-other":     {SourceRules: []*configv1.SourceRule{{Source: "other"}}},
+	"policy-ann":       {Operators: []*configv1.Operator{{Name: "ann", Keys: []string{signerText("ann"), signerText("ann2")}}}},
+	"policy-both": {Operators: []*configv1.Operator{
+		{Name: "ann", Keys: []string{signerText("ann")}}, {Name: "bob", Keys: []string{signerText("bob")}},
+	}},
 }
 
 // policyText returns the name of a policy, or the bytes as text.
@@ -182,7 +191,7 @@ func parseWords(line string) words {
 	for i, f := range strings.Fields(line) {
 		name, value, _ := strings.Cut(f, "=")
 		switch name {
-		case "low", "batch", "origin", "partial", "nodigest", "listed", "kinds", "ends", "scope":
+		case "low", "batch", "origin", "partial", "nodigest", "listed", "kinds", "ends", "scope", "read", "number", "of", "mesh":
 			w.options[name] = value
 		case "shard":
 			w.shard.Source, w.shard.Instance, _ = strings.Cut(value, "/")
@@ -208,6 +217,8 @@ func (w words) number(name string, otherwise uint64) uint64 {
 func (s *script) record(line string) (events.Record, bool) {
 	w := parseWords(line)
 	switch w.verb {
+	case "by", "again", "steal":
+		return s.bySigned(w, line), true
 	case "as", "foreign":
 		return s.forged(w.verb, strings.TrimSpace(strings.TrimPrefix(line, w.verb))), true
 	case "publish":

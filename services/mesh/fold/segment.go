@@ -27,10 +27,10 @@ func (f *Fold) beginsEpoch(rec events.Record) bool {
 	return ok && g.EpochRecord == 0 && f.valid(g)
 }
 
-// segmentRecord applies a valid segment: a greater epoch replaces the state by
+// segmentRecord applies a valid segment, the record with that id: a greater epoch replaces the state by
 // the base's, another build keeps the offered values; then all offered values are
 // judged again over the base's last good values.
-func (s *step) segmentRecord(g *events.Segment, base iter.Seq2[string, []byte]) error {
+func (s *step) segmentRecord(id string, g *events.Segment, base iter.Seq2[string, []byte]) error {
 	next := newState()
 	if base != nil {
 		var err error
@@ -38,9 +38,9 @@ func (s *step) segmentRecord(g *events.Segment, base iter.Seq2[string, []byte]) 
 			return fmt.Errorf("base of segment %d: %w", s.seq, err)
 		}
 	}
-	segment := Segment{Epoch: g.Epoch, Build: g.Build, Head: g.Head, VersionsSeq: g.VersionsSeq, EpochRecord: g.EpochRecord}
+	segment := Segment{Epoch: g.Epoch, Build: g.Build, Head: g.Head, VersionsSeq: g.VersionsSeq, EpochRecord: g.EpochRecord, ID: s.segment.ID}
 	if g.EpochRecord == 0 {
-		segment.EpochRecord = s.seq
+		segment.EpochRecord, segment.ID = s.seq, id
 		s.state = next.asBase()
 		s.rules = next.policyRules() // no record before it counts
 		for _, sh := range s.shards {

@@ -211,6 +211,8 @@ type Segment struct {
 	VersionsSeq uint64
 	// EpochRecord is the record that began the epoch.
 	EpochRecord uint64
+	// ID is the id of that record, which no other mesh has.
+	ID string
 }
 
 // state is everything that an epoch's base replaces.
@@ -226,6 +228,7 @@ type state struct {
 	// Of the epoch: the records that could not be decoded, that are refused, and the
 	// last one of the latter.
 	undecoded, refused, lastRefused uint64
+	signatures
 }
 
 func newState() state {
@@ -237,6 +240,8 @@ func newState() state {
 		withheld: map[ident.Key]*entry{},
 		gone:     map[string]struct{}{},
 		troubled: map[ident.Key]*entry{},
+
+		signatures: signatures{signed: map[permit.Key]mark{}},
 	}
 }
 
@@ -254,6 +259,8 @@ type Fold struct {
 	state
 	// rules decide what sources may publish: those of the policy of this state.
 	rules   *permit.Rules
+	verdict Verdict // about the last record
+	assume  bool    // operators need no signature
 	unsaved unsaved
 }
 

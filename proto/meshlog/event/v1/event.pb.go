@@ -156,7 +156,10 @@ type Event struct {
 	//	*Event_Alive
 	//	*Event_Overlay
 	//	*Event_Segment
-	Body          isEvent_Body `protobuf_oneof:"body"`
+	Body isEvent_Body `protobuf_oneof:"body"`
+	// Who appended the record, proven. It is the last field of the bytes, because it
+	// signs those before it as they are.
+	Signature     *Signature `protobuf:"bytes,15,opt,name=signature,proto3" json:"signature,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -271,6 +274,13 @@ func (x *Event) GetSegment() *Segment {
 	return nil
 }
 
+func (x *Event) GetSignature() *Signature {
+	if x != nil {
+		return x.Signature
+	}
+	return nil
+}
+
 type isEvent_Body interface {
 	isEvent_Body()
 }
@@ -305,6 +315,98 @@ func (*Event_Overlay) isEvent_Body() {}
 
 func (*Event_Segment) isEvent_Body() {}
 
+// Signature proves that an operator appended a record. events/sign.go says which bytes
+// it signs.
+type Signature struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The operator's Ed25519 public key, 32 bytes.
+	Key []byte `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	// The id of the record that began the epoch: no other mesh, and no other epoch, has it.
+	EpochId string `protobuf:"bytes,2,opt,name=epoch_id,json=epochId,proto3" json:"epoch_id,omitempty"`
+	// The last record that the operator had read.
+	Epoch uint64 `protobuf:"varint,3,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	Seq   uint64 `protobuf:"varint,4,opt,name=seq,proto3" json:"seq,omitempty"`
+	// Numbers the records that the operator signs, upwards: one record of a key counts
+	// only after those with a smaller (epoch, seq, number).
+	Number uint64 `protobuf:"varint,5,opt,name=number,proto3" json:"number,omitempty"`
+	// 64 bytes.
+	Signature     []byte `protobuf:"bytes,6,opt,name=signature,proto3" json:"signature,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Signature) Reset() {
+	*x = Signature{}
+	mi := &file_meshlog_event_v1_event_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Signature) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Signature) ProtoMessage() {}
+
+func (x *Signature) ProtoReflect() protoreflect.Message {
+	mi := &file_meshlog_event_v1_event_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Signature.ProtoReflect.Descriptor instead.
+func (*Signature) Descriptor() ([]byte, []int) {
+	return file_meshlog_event_v1_event_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *Signature) GetKey() []byte {
+	if x != nil {
+		return x.Key
+	}
+	return nil
+}
+
+func (x *Signature) GetEpochId() string {
+	if x != nil {
+		return x.EpochId
+	}
+	return ""
+}
+
+func (x *Signature) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *Signature) GetSeq() uint64 {
+	if x != nil {
+		return x.Seq
+	}
+	return 0
+}
+
+func (x *Signature) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *Signature) GetSignature() []byte {
+	if x != nil {
+		return x.Signature
+	}
+	return nil
+}
+
 // Key names one object of one source.
 type Key struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -319,7 +421,7 @@ type Key struct {
 
 func (x *Key) Reset() {
 	*x = Key{}
-	mi := &file_meshlog_event_v1_event_proto_msgTypes[1]
+	mi := &file_meshlog_event_v1_event_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -331,7 +433,7 @@ func (x *Key) String() string {
 func (*Key) ProtoMessage() {}
 
 func (x *Key) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_event_v1_event_proto_msgTypes[1]
+	mi := &file_meshlog_event_v1_event_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -344,7 +446,7 @@ func (x *Key) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Key.ProtoReflect.Descriptor instead.
 func (*Key) Descriptor() ([]byte, []int) {
-	return file_meshlog_event_v1_event_proto_rawDescGZIP(), []int{1}
+	return file_meshlog_event_v1_event_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *Key) GetSource() string {
@@ -393,7 +495,7 @@ type Shard struct {
 
 func (x *Shard) Reset() {
 	*x = Shard{}
-	mi := &file_meshlog_event_v1_event_proto_msgTypes[2]
+	mi := &file_meshlog_event_v1_event_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -405,7 +507,7 @@ func (x *Shard) String() string {
 func (*Shard) ProtoMessage() {}
 
 func (x *Shard) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_event_v1_event_proto_msgTypes[2]
+	mi := &file_meshlog_event_v1_event_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -418,7 +520,7 @@ func (x *Shard) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Shard.ProtoReflect.Descriptor instead.
 func (*Shard) Descriptor() ([]byte, []int) {
-	return file_meshlog_event_v1_event_proto_rawDescGZIP(), []int{2}
+	return file_meshlog_event_v1_event_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Shard) GetSource() string {
@@ -461,7 +563,7 @@ type Object struct {
 
 func (x *Object) Reset() {
 	*x = Object{}
-	mi := &file_meshlog_event_v1_event_proto_msgTypes[3]
+	mi := &file_meshlog_event_v1_event_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -473,7 +575,7 @@ func (x *Object) String() string {
 func (*Object) ProtoMessage() {}
 
 func (x *Object) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_event_v1_event_proto_msgTypes[3]
+	mi := &file_meshlog_event_v1_event_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -486,7 +588,7 @@ func (x *Object) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Object.ProtoReflect.Descriptor instead.
 func (*Object) Descriptor() ([]byte, []int) {
-	return file_meshlog_event_v1_event_proto_rawDescGZIP(), []int{3}
+	return file_meshlog_event_v1_event_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Object) GetKey() *Key {
@@ -572,7 +674,7 @@ type Batch struct {
 
 func (x *Batch) Reset() {
 	*x = Batch{}
-	mi := &file_meshlog_event_v1_event_proto_msgTypes[4]
+	mi := &file_meshlog_event_v1_event_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -584,7 +686,7 @@ func (x *Batch) String() string {
 func (*Batch) ProtoMessage() {}
 
 func (x *Batch) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_event_v1_event_proto_msgTypes[4]
+	mi := &file_meshlog_event_v1_event_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -597,7 +699,7 @@ func (x *Batch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Batch.ProtoReflect.Descriptor instead.
 func (*Batch) Descriptor() ([]byte, []int) {
-	return file_meshlog_event_v1_event_proto_rawDescGZIP(), []int{4}
+	return file_meshlog_event_v1_event_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Batch) GetId() string {
@@ -639,7 +741,7 @@ type Begin struct {
 
 func (x *Begin) Reset() {
 	*x = Begin{}
-	mi := &file_meshlog_event_v1_event_proto_msgTypes[5]
+	mi := &file_meshlog_event_v1_event_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -651,7 +753,7 @@ func (x *Begin) String() string {
 func (*Begin) ProtoMessage() {}
 
 func (x *Begin) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_event_v1_event_proto_msgTypes[5]
+	mi := &file_meshlog_event_v1_event_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -664,7 +766,7 @@ func (x *Begin) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Begin.ProtoReflect.Descriptor instead.
 func (*Begin) Descriptor() ([]byte, []int) {
-	return file_meshlog_event_v1_event_proto_rawDescGZIP(), []int{5}
+	return file_meshlog_event_v1_event_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Begin) GetShard() *Shard {
@@ -724,7 +826,7 @@ type Alive struct {
 
 func (x *Alive) Reset() {
 	*x = Alive{}
-	mi := &file_meshlog_event_v1_event_proto_msgTypes[6]
+	mi := &file_meshlog_event_v1_event_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -736,7 +838,7 @@ func (x *Alive) String() string {
 func (*Alive) ProtoMessage() {}
 
 func (x *Alive) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_event_v1_event_proto_msgTypes[6]
+	mi := &file_meshlog_event_v1_event_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -749,7 +851,7 @@ func (x *Alive) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Alive.ProtoReflect.Descriptor instead.
 func (*Alive) Descriptor() ([]byte, []int) {
-	return file_meshlog_event_v1_event_proto_rawDescGZIP(), []int{6}
+	return file_meshlog_event_v1_event_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Alive) GetShard() *Shard {
@@ -839,7 +941,7 @@ type Overlay struct {
 
 func (x *Overlay) Reset() {
 	*x = Overlay{}
-	mi := &file_meshlog_event_v1_event_proto_msgTypes[7]
+	mi := &file_meshlog_event_v1_event_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -851,7 +953,7 @@ func (x *Overlay) String() string {
 func (*Overlay) ProtoMessage() {}
 
 func (x *Overlay) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_event_v1_event_proto_msgTypes[7]
+	mi := &file_meshlog_event_v1_event_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -864,7 +966,7 @@ func (x *Overlay) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Overlay.ProtoReflect.Descriptor instead.
 func (*Overlay) Descriptor() ([]byte, []int) {
-	return file_meshlog_event_v1_event_proto_rawDescGZIP(), []int{7}
+	return file_meshlog_event_v1_event_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Overlay) GetId() string {
@@ -931,7 +1033,7 @@ type Scope struct {
 
 func (x *Scope) Reset() {
 	*x = Scope{}
-	mi := &file_meshlog_event_v1_event_proto_msgTypes[8]
+	mi := &file_meshlog_event_v1_event_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -943,7 +1045,7 @@ func (x *Scope) String() string {
 func (*Scope) ProtoMessage() {}
 
 func (x *Scope) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_event_v1_event_proto_msgTypes[8]
+	mi := &file_meshlog_event_v1_event_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -956,7 +1058,7 @@ func (x *Scope) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Scope.ProtoReflect.Descriptor instead.
 func (*Scope) Descriptor() ([]byte, []int) {
-	return file_meshlog_event_v1_event_proto_rawDescGZIP(), []int{8}
+	return file_meshlog_event_v1_event_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Scope) GetShard() *Shard {
@@ -1000,7 +1102,7 @@ type OverlayValue struct {
 
 func (x *OverlayValue) Reset() {
 	*x = OverlayValue{}
-	mi := &file_meshlog_event_v1_event_proto_msgTypes[9]
+	mi := &file_meshlog_event_v1_event_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1012,7 +1114,7 @@ func (x *OverlayValue) String() string {
 func (*OverlayValue) ProtoMessage() {}
 
 func (x *OverlayValue) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_event_v1_event_proto_msgTypes[9]
+	mi := &file_meshlog_event_v1_event_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1025,7 +1127,7 @@ func (x *OverlayValue) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OverlayValue.ProtoReflect.Descriptor instead.
 func (*OverlayValue) Descriptor() ([]byte, []int) {
-	return file_meshlog_event_v1_event_proto_rawDescGZIP(), []int{9}
+	return file_meshlog_event_v1_event_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *OverlayValue) GetKey() *Key {
@@ -1089,7 +1191,7 @@ type Resource struct {
 
 func (x *Resource) Reset() {
 	*x = Resource{}
-	mi := &file_meshlog_event_v1_event_proto_msgTypes[10]
+	mi := &file_meshlog_event_v1_event_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1101,7 +1203,7 @@ func (x *Resource) String() string {
 func (*Resource) ProtoMessage() {}
 
 func (x *Resource) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_event_v1_event_proto_msgTypes[10]
+	mi := &file_meshlog_event_v1_event_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1114,7 +1216,7 @@ func (x *Resource) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Resource.ProtoReflect.Descriptor instead.
 func (*Resource) Descriptor() ([]byte, []int) {
-	return file_meshlog_event_v1_event_proto_rawDescGZIP(), []int{10}
+	return file_meshlog_event_v1_event_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Resource) GetTypeUrl() string {
@@ -1198,7 +1300,7 @@ type Segment struct {
 
 func (x *Segment) Reset() {
 	*x = Segment{}
-	mi := &file_meshlog_event_v1_event_proto_msgTypes[11]
+	mi := &file_meshlog_event_v1_event_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1210,7 +1312,7 @@ func (x *Segment) String() string {
 func (*Segment) ProtoMessage() {}
 
 func (x *Segment) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_event_v1_event_proto_msgTypes[11]
+	mi := &file_meshlog_event_v1_event_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1223,7 +1325,7 @@ func (x *Segment) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Segment.ProtoReflect.Descriptor instead.
 func (*Segment) Descriptor() ([]byte, []int) {
-	return file_meshlog_event_v1_event_proto_rawDescGZIP(), []int{11}
+	return file_meshlog_event_v1_event_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Segment) GetEpoch() uint64 {
@@ -1279,7 +1381,7 @@ var File_meshlog_event_v1_event_proto protoreflect.FileDescriptor
 
 const file_meshlog_event_v1_event_proto_rawDesc = "" +
 	"\n" +
-	"\x1cmeshlog/event/v1/event.proto\x12\x10meshlog.event.v1\x1a\x19google/protobuf/any.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x9c\x03\n" +
+	"\x1cmeshlog/event/v1/event.proto\x12\x10meshlog.event.v1\x1a\x19google/protobuf/any.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xd7\x03\n" +
 	"\x05Event\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12?\n" +
 	"\robserved_time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\fobservedTime\x12\x14\n" +
@@ -1290,8 +1392,16 @@ const file_meshlog_event_v1_event_proto_rawDesc = "" +
 	"\x05begin\x18\v \x01(\v2\x17.meshlog.event.v1.BeginH\x00R\x05begin\x12/\n" +
 	"\x05alive\x18\f \x01(\v2\x17.meshlog.event.v1.AliveH\x00R\x05alive\x125\n" +
 	"\aoverlay\x18\r \x01(\v2\x19.meshlog.event.v1.OverlayH\x00R\aoverlay\x125\n" +
-	"\asegment\x18\x0e \x01(\v2\x19.meshlog.event.v1.SegmentH\x00R\asegmentB\x06\n" +
-	"\x04body\"\x7f\n" +
+	"\asegment\x18\x0e \x01(\v2\x19.meshlog.event.v1.SegmentH\x00R\asegment\x129\n" +
+	"\tsignature\x18\x0f \x01(\v2\x1b.meshlog.event.v1.SignatureR\tsignatureB\x06\n" +
+	"\x04body\"\x96\x01\n" +
+	"\tSignature\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\fR\x03key\x12\x19\n" +
+	"\bepoch_id\x18\x02 \x01(\tR\aepochId\x12\x14\n" +
+	"\x05epoch\x18\x03 \x01(\x04R\x05epoch\x12\x10\n" +
+	"\x03seq\x18\x04 \x01(\x04R\x03seq\x12\x16\n" +
+	"\x06number\x18\x05 \x01(\x04R\x06number\x12\x1c\n" +
+	"\tsignature\x18\x06 \x01(\fR\tsignature\"\x7f\n" +
 	"\x03Key\x12\x16\n" +
 	"\x06source\x18\x01 \x01(\tR\x06source\x12\x1a\n" +
 	"\binstance\x18\x02 \x01(\tR\binstance\x12\x12\n" +
@@ -1395,53 +1505,55 @@ func file_meshlog_event_v1_event_proto_rawDescGZIP() []byte {
 }
 
 var file_meshlog_event_v1_event_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_meshlog_event_v1_event_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
+var file_meshlog_event_v1_event_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
 var file_meshlog_event_v1_event_proto_goTypes = []any{
 	(Op)(0),                       // 0: meshlog.event.v1.Op
 	(OverlayKind)(0),              // 1: meshlog.event.v1.OverlayKind
 	(*Event)(nil),                 // 2: meshlog.event.v1.Event
-	(*Key)(nil),                   // 3: meshlog.event.v1.Key
-	(*Shard)(nil),                 // 4: meshlog.event.v1.Shard
-	(*Object)(nil),                // 5: meshlog.event.v1.Object
-	(*Batch)(nil),                 // 6: meshlog.event.v1.Batch
-	(*Begin)(nil),                 // 7: meshlog.event.v1.Begin
-	(*Alive)(nil),                 // 8: meshlog.event.v1.Alive
-	(*Overlay)(nil),               // 9: meshlog.event.v1.Overlay
-	(*Scope)(nil),                 // 10: meshlog.event.v1.Scope
-	(*OverlayValue)(nil),          // 11: meshlog.event.v1.OverlayValue
-	(*Resource)(nil),              // 12: meshlog.event.v1.Resource
-	(*Segment)(nil),               // 13: meshlog.event.v1.Segment
-	(*timestamppb.Timestamp)(nil), // 14: google.protobuf.Timestamp
-	(*anypb.Any)(nil),             // 15: google.protobuf.Any
+	(*Signature)(nil),             // 3: meshlog.event.v1.Signature
+	(*Key)(nil),                   // 4: meshlog.event.v1.Key
+	(*Shard)(nil),                 // 5: meshlog.event.v1.Shard
+	(*Object)(nil),                // 6: meshlog.event.v1.Object
+	(*Batch)(nil),                 // 7: meshlog.event.v1.Batch
+	(*Begin)(nil),                 // 8: meshlog.event.v1.Begin
+	(*Alive)(nil),                 // 9: meshlog.event.v1.Alive
+	(*Overlay)(nil),               // 10: meshlog.event.v1.Overlay
+	(*Scope)(nil),                 // 11: meshlog.event.v1.Scope
+	(*OverlayValue)(nil),          // 12: meshlog.event.v1.OverlayValue
+	(*Resource)(nil),              // 13: meshlog.event.v1.Resource
+	(*Segment)(nil),               // 14: meshlog.event.v1.Segment
+	(*timestamppb.Timestamp)(nil), // 15: google.protobuf.Timestamp
+	(*anypb.Any)(nil),             // 16: google.protobuf.Any
 }
 var file_meshlog_event_v1_event_proto_depIdxs = []int32{
-	14, // 0: meshlog.event.v1.Event.observed_time:type_name -> google.protobuf.Timestamp
-	5,  // 1: meshlog.event.v1.Event.object:type_name -> meshlog.event.v1.Object
-	7,  // 2: meshlog.event.v1.Event.begin:type_name -> meshlog.event.v1.Begin
-	8,  // 3: meshlog.event.v1.Event.alive:type_name -> meshlog.event.v1.Alive
-	9,  // 4: meshlog.event.v1.Event.overlay:type_name -> meshlog.event.v1.Overlay
-	13, // 5: meshlog.event.v1.Event.segment:type_name -> meshlog.event.v1.Segment
-	3,  // 6: meshlog.event.v1.Object.key:type_name -> meshlog.event.v1.Key
-	0,  // 7: meshlog.event.v1.Object.op:type_name -> meshlog.event.v1.Op
-	15, // 8: meshlog.event.v1.Object.payload:type_name -> google.protobuf.Any
-	14, // 9: meshlog.event.v1.Object.create_time:type_name -> google.protobuf.Timestamp
-	6,  // 10: meshlog.event.v1.Object.batch:type_name -> meshlog.event.v1.Batch
-	4,  // 11: meshlog.event.v1.Begin.shard:type_name -> meshlog.event.v1.Shard
-	4,  // 12: meshlog.event.v1.Alive.shard:type_name -> meshlog.event.v1.Shard
-	1,  // 13: meshlog.event.v1.Overlay.kind:type_name -> meshlog.event.v1.OverlayKind
-	11, // 14: meshlog.event.v1.Overlay.values:type_name -> meshlog.event.v1.OverlayValue
-	10, // 15: meshlog.event.v1.Overlay.scope:type_name -> meshlog.event.v1.Scope
-	6,  // 16: meshlog.event.v1.Overlay.batch:type_name -> meshlog.event.v1.Batch
-	4,  // 17: meshlog.event.v1.Scope.shard:type_name -> meshlog.event.v1.Shard
-	3,  // 18: meshlog.event.v1.OverlayValue.key:type_name -> meshlog.event.v1.Key
-	15, // 19: meshlog.event.v1.OverlayValue.payload:type_name -> google.protobuf.Any
-	14, // 20: meshlog.event.v1.OverlayValue.create_time:type_name -> google.protobuf.Timestamp
-	12, // 21: meshlog.event.v1.OverlayValue.resource:type_name -> meshlog.event.v1.Resource
-	22, // [22:22] is the sub-list for method output_type
-	22, // [22:22] is the sub-list for method input_type
-	22, // [22:22] is the sub-list for extension type_name
-	22, // [22:22] is the sub-list for extension extendee
-	0,  // [0:22] is the sub-list for field type_name
+	15, // 0: meshlog.event.v1.Event.observed_time:type_name -> google.protobuf.Timestamp
+	6,  // 1: meshlog.event.v1.Event.object:type_name -> meshlog.event.v1.Object
+	8,  // 2: meshlog.event.v1.Event.begin:type_name -> meshlog.event.v1.Begin
+	9,  // 3: meshlog.event.v1.Event.alive:type_name -> meshlog.event.v1.Alive
+	10, // 4: meshlog.event.v1.Event.overlay:type_name -> meshlog.event.v1.Overlay
+	14, // 5: meshlog.event.v1.Event.segment:type_name -> meshlog.event.v1.Segment
+	3,  // 6: meshlog.event.v1.Event.signature:type_name -> meshlog.event.v1.Signature
+	4,  // 7: meshlog.event.v1.Object.key:type_name -> meshlog.event.v1.Key
+	0,  // 8: meshlog.event.v1.Object.op:type_name -> meshlog.event.v1.Op
+	16, // 9: meshlog.event.v1.Object.payload:type_name -> google.protobuf.Any
+	15, // 10: meshlog.event.v1.Object.create_time:type_name -> google.protobuf.Timestamp
+	7,  // 11: meshlog.event.v1.Object.batch:type_name -> meshlog.event.v1.Batch
+	5,  // 12: meshlog.event.v1.Begin.shard:type_name -> meshlog.event.v1.Shard
+	5,  // 13: meshlog.event.v1.Alive.shard:type_name -> meshlog.event.v1.Shard
+	1,  // 14: meshlog.event.v1.Overlay.kind:type_name -> meshlog.event.v1.OverlayKind
+	12, // 15: meshlog.event.v1.Overlay.values:type_name -> meshlog.event.v1.OverlayValue
+	11, // 16: meshlog.event.v1.Overlay.scope:type_name -> meshlog.event.v1.Scope
+	7,  // 17: meshlog.event.v1.Overlay.batch:type_name -> meshlog.event.v1.Batch
+	5,  // 18: meshlog.event.v1.Scope.shard:type_name -> meshlog.event.v1.Shard
+	4,  // 19: meshlog.event.v1.OverlayValue.key:type_name -> meshlog.event.v1.Key
+	16, // 20: meshlog.event.v1.OverlayValue.payload:type_name -> google.protobuf.Any
+	15, // 21: meshlog.event.v1.OverlayValue.create_time:type_name -> google.protobuf.Timestamp
+	13, // 22: meshlog.event.v1.OverlayValue.resource:type_name -> meshlog.event.v1.Resource
+	23, // [23:23] is the sub-list for method output_type
+	23, // [23:23] is the sub-list for method input_type
+	23, // [23:23] is the sub-list for extension type_name
+	23, // [23:23] is the sub-list for extension extendee
+	0,  // [0:23] is the sub-list for field type_name
 }
 
 func init() { file_meshlog_event_v1_event_proto_init() }
@@ -1462,7 +1574,7 @@ func file_meshlog_event_v1_event_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_meshlog_event_v1_event_proto_rawDesc), len(file_meshlog_event_v1_event_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   12,
+			NumMessages:   13,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -1424,8 +1424,17 @@ type FoldMeta struct {
 	// Records of the epoch that could not be decoded.
 	Undecoded uint64 `protobuf:"varint,9,opt,name=undecoded,proto3" json:"undecoded,omitempty"`
 	// Records of the epoch that are refused, and the sequence of the last one.
-	Refused       uint64 `protobuf:"varint,10,opt,name=refused,proto3" json:"refused,omitempty"`
-	LastRefused   uint64 `protobuf:"varint,11,opt,name=last_refused,json=lastRefused,proto3" json:"last_refused,omitempty"`
+	Refused     uint64 `protobuf:"varint,10,opt,name=refused,proto3" json:"refused,omitempty"`
+	LastRefused uint64 `protobuf:"varint,11,opt,name=last_refused,json=lastRefused,proto3" json:"last_refused,omitempty"`
+	// The id of the record that began the epoch.
+	EpochId string `protobuf:"bytes,12,opt,name=epoch_id,json=epochId,proto3" json:"epoch_id,omitempty"`
+	// Records of the epoch that are void because no operator has signed them, the
+	// sequence of the last one, and why it is.
+	Void       uint64 `protobuf:"varint,13,opt,name=void,proto3" json:"void,omitempty"`
+	LastVoid   uint64 `protobuf:"varint,14,opt,name=last_void,json=lastVoid,proto3" json:"last_void,omitempty"`
+	VoidReason string `protobuf:"bytes,15,opt,name=void_reason,json=voidReason,proto3" json:"void_reason,omitempty"`
+	// Up to where the operators' keys have signed, sorted by key.
+	Signed        []*FoldSigned `protobuf:"bytes,16,rep,name=signed,proto3" json:"signed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1537,6 +1546,103 @@ func (x *FoldMeta) GetLastRefused() uint64 {
 	return 0
 }
 
+func (x *FoldMeta) GetEpochId() string {
+	if x != nil {
+		return x.EpochId
+	}
+	return ""
+}
+
+func (x *FoldMeta) GetVoid() uint64 {
+	if x != nil {
+		return x.Void
+	}
+	return 0
+}
+
+func (x *FoldMeta) GetLastVoid() uint64 {
+	if x != nil {
+		return x.LastVoid
+	}
+	return 0
+}
+
+func (x *FoldMeta) GetVoidReason() string {
+	if x != nil {
+		return x.VoidReason
+	}
+	return ""
+}
+
+func (x *FoldMeta) GetSigned() []*FoldSigned {
+	if x != nil {
+		return x.Signed
+	}
+	return nil
+}
+
+// FoldSigned is the last record of an operator's key that counted in the epoch.
+type FoldSigned struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Key   []byte                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	// As in the Signature of a record.
+	Seq           uint64 `protobuf:"varint,2,opt,name=seq,proto3" json:"seq,omitempty"`
+	Number        uint64 `protobuf:"varint,3,opt,name=number,proto3" json:"number,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FoldSigned) Reset() {
+	*x = FoldSigned{}
+	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FoldSigned) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FoldSigned) ProtoMessage() {}
+
+func (x *FoldSigned) ProtoReflect() protoreflect.Message {
+	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FoldSigned.ProtoReflect.Descriptor instead.
+func (*FoldSigned) Descriptor() ([]byte, []int) {
+	return file_meshlog_snapshot_v1_snapshot_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *FoldSigned) GetKey() []byte {
+	if x != nil {
+		return x.Key
+	}
+	return nil
+}
+
+func (x *FoldSigned) GetSeq() uint64 {
+	if x != nil {
+		return x.Seq
+	}
+	return 0
+}
+
+func (x *FoldSigned) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
 // FoldKey is the state of one key in the fold.
 type FoldKey struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1559,7 +1665,7 @@ type FoldKey struct {
 
 func (x *FoldKey) Reset() {
 	*x = FoldKey{}
-	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[18]
+	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1571,7 +1677,7 @@ func (x *FoldKey) String() string {
 func (*FoldKey) ProtoMessage() {}
 
 func (x *FoldKey) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[18]
+	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1584,7 +1690,7 @@ func (x *FoldKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FoldKey.ProtoReflect.Descriptor instead.
 func (*FoldKey) Descriptor() ([]byte, []int) {
-	return file_meshlog_snapshot_v1_snapshot_proto_rawDescGZIP(), []int{18}
+	return file_meshlog_snapshot_v1_snapshot_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *FoldKey) GetOffered() *Value {
@@ -1670,14 +1776,17 @@ type FoldShard struct {
 	// session only if the key's seq is above begin_seq.
 	BeginSeq uint64 `protobuf:"varint,12,opt,name=begin_seq,json=beginSeq,proto3" json:"begin_seq,omitempty"`
 	// The kinds that the last complete listing covered; empty: all.
-	Kinds         []string `protobuf:"bytes,13,rep,name=kinds,proto3" json:"kinds,omitempty"`
+	Kinds []string `protobuf:"bytes,13,rep,name=kinds,proto3" json:"kinds,omitempty"`
+	// The operator who has signed the beginning of the session; empty: no signature
+	// was needed.
+	Operator      string `protobuf:"bytes,14,opt,name=operator,proto3" json:"operator,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *FoldShard) Reset() {
 	*x = FoldShard{}
-	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[19]
+	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1689,7 +1798,7 @@ func (x *FoldShard) String() string {
 func (*FoldShard) ProtoMessage() {}
 
 func (x *FoldShard) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[19]
+	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1702,7 +1811,7 @@ func (x *FoldShard) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FoldShard.ProtoReflect.Descriptor instead.
 func (*FoldShard) Descriptor() ([]byte, []int) {
-	return file_meshlog_snapshot_v1_snapshot_proto_rawDescGZIP(), []int{19}
+	return file_meshlog_snapshot_v1_snapshot_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *FoldShard) GetSession() string {
@@ -1796,6 +1905,13 @@ func (x *FoldShard) GetKinds() []string {
 	return nil
 }
 
+func (x *FoldShard) GetOperator() string {
+	if x != nil {
+		return x.Operator
+	}
+	return ""
+}
+
 // FoldStaged is a record that waits for the rest of its change set.
 type FoldStaged struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1808,7 +1924,7 @@ type FoldStaged struct {
 
 func (x *FoldStaged) Reset() {
 	*x = FoldStaged{}
-	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[20]
+	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1820,7 +1936,7 @@ func (x *FoldStaged) String() string {
 func (*FoldStaged) ProtoMessage() {}
 
 func (x *FoldStaged) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[20]
+	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1833,7 +1949,7 @@ func (x *FoldStaged) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FoldStaged.ProtoReflect.Descriptor instead.
 func (*FoldStaged) Descriptor() ([]byte, []int) {
-	return file_meshlog_snapshot_v1_snapshot_proto_rawDescGZIP(), []int{20}
+	return file_meshlog_snapshot_v1_snapshot_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *FoldStaged) GetEvent() []byte {
@@ -1862,7 +1978,7 @@ type FoldOverlay struct {
 
 func (x *FoldOverlay) Reset() {
 	*x = FoldOverlay{}
-	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[21]
+	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1874,7 +1990,7 @@ func (x *FoldOverlay) String() string {
 func (*FoldOverlay) ProtoMessage() {}
 
 func (x *FoldOverlay) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[21]
+	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1887,7 +2003,7 @@ func (x *FoldOverlay) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FoldOverlay.ProtoReflect.Descriptor instead.
 func (*FoldOverlay) Descriptor() ([]byte, []int) {
-	return file_meshlog_snapshot_v1_snapshot_proto_rawDescGZIP(), []int{21}
+	return file_meshlog_snapshot_v1_snapshot_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *FoldOverlay) GetGone() bool {
@@ -2019,7 +2135,7 @@ const file_meshlog_snapshot_v1_snapshot_proto_rawDesc = "" +
 	"\x05shard\x18\x03 \x01(\v2\x1e.meshlog.snapshot.v1.FoldShardH\x00R\x05shard\x129\n" +
 	"\x06staged\x18\x04 \x01(\v2\x1f.meshlog.snapshot.v1.FoldStagedH\x00R\x06staged\x12<\n" +
 	"\aoverlay\x18\x05 \x01(\v2 .meshlog.snapshot.v1.FoldOverlayH\x00R\aoverlayB\x05\n" +
-	"\x03row\"\xce\x03\n" +
+	"\x03row\"\xf4\x04\n" +
 	"\bFoldMeta\x128\n" +
 	"\bposition\x18\x01 \x01(\v2\x1c.meshlog.snapshot.v1.VersionR\bposition\x12\x14\n" +
 	"\x05build\x18\x02 \x01(\tR\x05build\x12#\n" +
@@ -2034,7 +2150,18 @@ const file_meshlog_snapshot_v1_snapshot_proto_rawDesc = "" +
 	"\tundecoded\x18\t \x01(\x04R\tundecoded\x12\x18\n" +
 	"\arefused\x18\n" +
 	" \x01(\x04R\arefused\x12!\n" +
-	"\flast_refused\x18\v \x01(\x04R\vlastRefused\"\xd2\x02\n" +
+	"\flast_refused\x18\v \x01(\x04R\vlastRefused\x12\x19\n" +
+	"\bepoch_id\x18\f \x01(\tR\aepochId\x12\x12\n" +
+	"\x04void\x18\r \x01(\x04R\x04void\x12\x1b\n" +
+	"\tlast_void\x18\x0e \x01(\x04R\blastVoid\x12\x1f\n" +
+	"\vvoid_reason\x18\x0f \x01(\tR\n" +
+	"voidReason\x127\n" +
+	"\x06signed\x18\x10 \x03(\v2\x1f.meshlog.snapshot.v1.FoldSignedR\x06signed\"H\n" +
+	"\n" +
+	"FoldSigned\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\fR\x03key\x12\x10\n" +
+	"\x03seq\x18\x02 \x01(\x04R\x03seq\x12\x16\n" +
+	"\x06number\x18\x03 \x01(\x04R\x06number\"\xd2\x02\n" +
 	"\aFoldKey\x124\n" +
 	"\aoffered\x18\x01 \x01(\v2\x1a.meshlog.snapshot.v1.ValueR\aoffered\x12.\n" +
 	"\x04good\x18\x02 \x01(\v2\x1a.meshlog.snapshot.v1.ValueR\x04good\x12!\n" +
@@ -2044,7 +2171,7 @@ const file_meshlog_snapshot_v1_snapshot_proto_rawDesc = "" +
 	"\x03seq\x18\x06 \x01(\x04R\x03seq\x12\x16\n" +
 	"\x06origin\x18\a \x01(\tR\x06origin\x12A\n" +
 	"\vdiagnostics\x18\b \x03(\v2\x1f.meshlog.snapshot.v1.DiagnosticR\vdiagnostics\x12\x19\n" +
-	"\bgood_seq\x18\t \x01(\x04R\agoodSeq\"\xbe\x02\n" +
+	"\bgood_seq\x18\t \x01(\x04R\agoodSeq\"\xda\x02\n" +
 	"\tFoldShard\x12\x18\n" +
 	"\asession\x18\x01 \x01(\tR\asession\x12\x16\n" +
 	"\x06holder\x18\x02 \x01(\tR\x06holder\x12\x18\n" +
@@ -2059,7 +2186,8 @@ const file_meshlog_snapshot_v1_snapshot_proto_rawDesc = "" +
 	" \x01(\x04R\x03seq\x12\x1c\n" +
 	"\tstrangers\x18\v \x01(\x04R\tstrangers\x12\x1b\n" +
 	"\tbegin_seq\x18\f \x01(\x04R\bbeginSeq\x12\x14\n" +
-	"\x05kinds\x18\r \x03(\tR\x05kinds\"4\n" +
+	"\x05kinds\x18\r \x03(\tR\x05kinds\x12\x1a\n" +
+	"\boperator\x18\x0e \x01(\tR\boperator\"4\n" +
 	"\n" +
 	"FoldStaged\x12\x14\n" +
 	"\x05event\x18\x01 \x01(\fR\x05event\x12\x10\n" +
@@ -2087,7 +2215,7 @@ func file_meshlog_snapshot_v1_snapshot_proto_rawDescGZIP() []byte {
 }
 
 var file_meshlog_snapshot_v1_snapshot_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_meshlog_snapshot_v1_snapshot_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
+var file_meshlog_snapshot_v1_snapshot_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
 var file_meshlog_snapshot_v1_snapshot_proto_goTypes = []any{
 	(Severity)(0),                 // 0: meshlog.snapshot.v1.Severity
 	(*Version)(nil),               // 1: meshlog.snapshot.v1.Version
@@ -2108,55 +2236,57 @@ var file_meshlog_snapshot_v1_snapshot_proto_goTypes = []any{
 	(*Resource)(nil),              // 16: meshlog.snapshot.v1.Resource
 	(*FoldRow)(nil),               // 17: meshlog.snapshot.v1.FoldRow
 	(*FoldMeta)(nil),              // 18: meshlog.snapshot.v1.FoldMeta
-	(*FoldKey)(nil),               // 19: meshlog.snapshot.v1.FoldKey
-	(*FoldShard)(nil),             // 20: meshlog.snapshot.v1.FoldShard
-	(*FoldStaged)(nil),            // 21: meshlog.snapshot.v1.FoldStaged
-	(*FoldOverlay)(nil),           // 22: meshlog.snapshot.v1.FoldOverlay
-	(*timestamppb.Timestamp)(nil), // 23: google.protobuf.Timestamp
-	(*anypb.Any)(nil),             // 24: google.protobuf.Any
+	(*FoldSigned)(nil),            // 19: meshlog.snapshot.v1.FoldSigned
+	(*FoldKey)(nil),               // 20: meshlog.snapshot.v1.FoldKey
+	(*FoldShard)(nil),             // 21: meshlog.snapshot.v1.FoldShard
+	(*FoldStaged)(nil),            // 22: meshlog.snapshot.v1.FoldStaged
+	(*FoldOverlay)(nil),           // 23: meshlog.snapshot.v1.FoldOverlay
+	(*timestamppb.Timestamp)(nil), // 24: google.protobuf.Timestamp
+	(*anypb.Any)(nil),             // 25: google.protobuf.Any
 }
 var file_meshlog_snapshot_v1_snapshot_proto_depIdxs = []int32{
 	3,  // 0: meshlog.snapshot.v1.Update.manifest:type_name -> meshlog.snapshot.v1.Manifest
 	7,  // 1: meshlog.snapshot.v1.Update.delta:type_name -> meshlog.snapshot.v1.Delta
 	1,  // 2: meshlog.snapshot.v1.Manifest.version:type_name -> meshlog.snapshot.v1.Version
-	23, // 3: meshlog.snapshot.v1.Manifest.record_time:type_name -> google.protobuf.Timestamp
+	24, // 3: meshlog.snapshot.v1.Manifest.record_time:type_name -> google.protobuf.Timestamp
 	1,  // 4: meshlog.snapshot.v1.Manifest.previous:type_name -> meshlog.snapshot.v1.Version
 	4,  // 5: meshlog.snapshot.v1.Manifest.watermark:type_name -> meshlog.snapshot.v1.Watermark
 	6,  // 6: meshlog.snapshot.v1.Manifest.diagnostics:type_name -> meshlog.snapshot.v1.Diagnostic
 	5,  // 7: meshlog.snapshot.v1.Manifest.changes:type_name -> meshlog.snapshot.v1.KeyChange
 	10, // 8: meshlog.snapshot.v1.Manifest.checkpoint:type_name -> meshlog.snapshot.v1.Checkpoint
 	10, // 9: meshlog.snapshot.v1.Manifest.fold_checkpoint:type_name -> meshlog.snapshot.v1.Checkpoint
-	23, // 10: meshlog.snapshot.v1.Manifest.publish_time:type_name -> google.protobuf.Timestamp
-	23, // 11: meshlog.snapshot.v1.Manifest.first_observed_time:type_name -> google.protobuf.Timestamp
+	24, // 10: meshlog.snapshot.v1.Manifest.publish_time:type_name -> google.protobuf.Timestamp
+	24, // 11: meshlog.snapshot.v1.Manifest.first_observed_time:type_name -> google.protobuf.Timestamp
 	0,  // 12: meshlog.snapshot.v1.Diagnostic.severity:type_name -> meshlog.snapshot.v1.Severity
 	8,  // 13: meshlog.snapshot.v1.Delta.put:type_name -> meshlog.snapshot.v1.Row
 	8,  // 14: meshlog.snapshot.v1.Chunk.rows:type_name -> meshlog.snapshot.v1.Row
 	11, // 15: meshlog.snapshot.v1.Checkpoint.chunks:type_name -> meshlog.snapshot.v1.ChunkRef
 	1,  // 16: meshlog.snapshot.v1.Checkpoint.version:type_name -> meshlog.snapshot.v1.Version
-	24, // 17: meshlog.snapshot.v1.Value.payload:type_name -> google.protobuf.Any
-	23, // 18: meshlog.snapshot.v1.Value.create_time:type_name -> google.protobuf.Timestamp
+	25, // 17: meshlog.snapshot.v1.Value.payload:type_name -> google.protobuf.Any
+	24, // 18: meshlog.snapshot.v1.Value.create_time:type_name -> google.protobuf.Timestamp
 	15, // 19: meshlog.snapshot.v1.Overlay.values:type_name -> meshlog.snapshot.v1.OverlayValue
-	23, // 20: meshlog.snapshot.v1.Overlay.observed_time:type_name -> google.protobuf.Timestamp
+	24, // 20: meshlog.snapshot.v1.Overlay.observed_time:type_name -> google.protobuf.Timestamp
 	14, // 21: meshlog.snapshot.v1.Overlay.scope:type_name -> meshlog.snapshot.v1.Scope
 	12, // 22: meshlog.snapshot.v1.OverlayValue.value:type_name -> meshlog.snapshot.v1.Value
 	16, // 23: meshlog.snapshot.v1.OverlayValue.resource:type_name -> meshlog.snapshot.v1.Resource
 	18, // 24: meshlog.snapshot.v1.FoldRow.meta:type_name -> meshlog.snapshot.v1.FoldMeta
-	19, // 25: meshlog.snapshot.v1.FoldRow.key:type_name -> meshlog.snapshot.v1.FoldKey
-	20, // 26: meshlog.snapshot.v1.FoldRow.shard:type_name -> meshlog.snapshot.v1.FoldShard
-	21, // 27: meshlog.snapshot.v1.FoldRow.staged:type_name -> meshlog.snapshot.v1.FoldStaged
-	22, // 28: meshlog.snapshot.v1.FoldRow.overlay:type_name -> meshlog.snapshot.v1.FoldOverlay
+	20, // 25: meshlog.snapshot.v1.FoldRow.key:type_name -> meshlog.snapshot.v1.FoldKey
+	21, // 26: meshlog.snapshot.v1.FoldRow.shard:type_name -> meshlog.snapshot.v1.FoldShard
+	22, // 27: meshlog.snapshot.v1.FoldRow.staged:type_name -> meshlog.snapshot.v1.FoldStaged
+	23, // 28: meshlog.snapshot.v1.FoldRow.overlay:type_name -> meshlog.snapshot.v1.FoldOverlay
 	1,  // 29: meshlog.snapshot.v1.FoldMeta.position:type_name -> meshlog.snapshot.v1.Version
 	1,  // 30: meshlog.snapshot.v1.FoldMeta.segment_head:type_name -> meshlog.snapshot.v1.Version
-	23, // 31: meshlog.snapshot.v1.FoldMeta.record_time:type_name -> google.protobuf.Timestamp
-	12, // 32: meshlog.snapshot.v1.FoldKey.offered:type_name -> meshlog.snapshot.v1.Value
-	12, // 33: meshlog.snapshot.v1.FoldKey.good:type_name -> meshlog.snapshot.v1.Value
-	6,  // 34: meshlog.snapshot.v1.FoldKey.diagnostics:type_name -> meshlog.snapshot.v1.Diagnostic
-	13, // 35: meshlog.snapshot.v1.FoldOverlay.overlay:type_name -> meshlog.snapshot.v1.Overlay
-	36, // [36:36] is the sub-list for method output_type
-	36, // [36:36] is the sub-list for method input_type
-	36, // [36:36] is the sub-list for extension type_name
-	36, // [36:36] is the sub-list for extension extendee
-	0,  // [0:36] is the sub-list for field type_name
+	24, // 31: meshlog.snapshot.v1.FoldMeta.record_time:type_name -> google.protobuf.Timestamp
+	19, // 32: meshlog.snapshot.v1.FoldMeta.signed:type_name -> meshlog.snapshot.v1.FoldSigned
+	12, // 33: meshlog.snapshot.v1.FoldKey.offered:type_name -> meshlog.snapshot.v1.Value
+	12, // 34: meshlog.snapshot.v1.FoldKey.good:type_name -> meshlog.snapshot.v1.Value
+	6,  // 35: meshlog.snapshot.v1.FoldKey.diagnostics:type_name -> meshlog.snapshot.v1.Diagnostic
+	13, // 36: meshlog.snapshot.v1.FoldOverlay.overlay:type_name -> meshlog.snapshot.v1.Overlay
+	37, // [37:37] is the sub-list for method output_type
+	37, // [37:37] is the sub-list for method input_type
+	37, // [37:37] is the sub-list for extension type_name
+	37, // [37:37] is the sub-list for extension extendee
+	0,  // [0:37] is the sub-list for field type_name
 }
 
 func init() { file_meshlog_snapshot_v1_snapshot_proto_init() }
@@ -2177,7 +2307,7 @@ func file_meshlog_snapshot_v1_snapshot_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_meshlog_snapshot_v1_snapshot_proto_rawDesc), len(file_meshlog_snapshot_v1_snapshot_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   22,
+			NumMessages:   23,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
