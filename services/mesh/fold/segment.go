@@ -38,10 +38,13 @@ func (s *step) segmentRecord(g *events.Segment, base iter.Seq2[string, []byte]) 
 			return fmt.Errorf("base of segment %d: %w", s.seq, err)
 		}
 	}
+	s.noteServed(&s.state)
 	segment := Segment{Epoch: g.Epoch, Build: g.Build, Head: g.Head, VersionsSeq: g.VersionsSeq, EpochRecord: g.EpochRecord}
 	if g.EpochRecord == 0 {
 		segment.EpochRecord = s.seq
 		s.state = next.asBase()
+		s.before = nil
+		s.noteServed(&next)
 		s.rules = next.policyRules() // no record before it counts
 		for _, sh := range s.shards {
 			sh.Need = fmt.Sprintf("epoch %d began", g.Epoch)
@@ -49,6 +52,8 @@ func (s *step) segmentRecord(g *events.Segment, base iter.Seq2[string, []byte]) 
 	}
 	s.segment = segment
 	s.judgeAnew(next)
+	s.keepPinned()
+	s.touched = nil // the content has them
 	s.change = s.Content()
 	s.unsaved.rewrite()
 	return nil

@@ -21,6 +21,7 @@ type Overlay struct {
 	Observed time.Time
 	Values   []ident.OverlayValue // sorted by key row; resources in their own order
 	Scope    *ident.Scope         // as in events.Overlay
+	Proxies  *ident.Proxies       // as in events.Overlay
 }
 
 // RowChange is one content row that changed.
@@ -103,6 +104,9 @@ func (o Overlay) Proto() *snapshotv1.Overlay {
 	if s := o.Scope; s != nil {
 		p.Scope = &snapshotv1.Scope{Source: s.Shard.Source, Instance: s.Shard.Instance, Config: s.Config, Namespace: s.Namespace}
 	}
+	if x := o.Proxies; x != nil {
+		p.Proxies = &snapshotv1.Proxies{Id: x.ID, Namespace: x.Namespace, Cluster: x.Cluster, Labels: x.Labels}
+	}
 	for _, v := range o.Values {
 		pv := new(snapshotv1.OverlayValue)
 		if v.Resource != nil {
@@ -140,6 +144,9 @@ func OverlayOf(id string, p *snapshotv1.Overlay) (Overlay, error) {
 		o.Scope = &ident.Scope{
 			Shard: ident.Shard{Source: s.GetSource(), Instance: s.GetInstance()}, Config: s.GetConfig(), Namespace: s.GetNamespace(),
 		}
+	}
+	if x := p.GetProxies(); x != nil {
+		o.Proxies = &ident.Proxies{ID: x.GetId(), Namespace: x.GetNamespace(), Cluster: x.GetCluster(), Labels: x.GetLabels()}
 	}
 	for _, pv := range p.GetValues() {
 		var v ident.OverlayValue
