@@ -105,6 +105,8 @@ type OverlayValue struct {
 	Base     Hash      // content hash of what the source offers; zero: it offers nothing
 	Resource *Resource // instead of Key and Base, in a Quarantine
 	Value    *Value    // nil: the key, or the resource, is not served
+	// Kept: the fold added it to a Pin, when the value changed for all other proxies.
+	Kept bool
 }
 
 // Rejected names one content of an xDS resource that clients of one version

@@ -24,7 +24,7 @@ type step struct {
 	// before is what was served for keys that may have changed, if there are pins; nil:
 	// nothing.
 	before map[ident.Key]*ident.Value
-	begun  string // the pin that the record begins
+	begun  map[string]bool // pins that keep nothing of what this record changes
 }
 
 // serve makes the value that e's source offers the one that counts, if it is good.

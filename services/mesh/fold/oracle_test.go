@@ -383,7 +383,7 @@ func (o *oracle) keepPinned() {
 			}
 			for id, vals := range o.over {
 				if _, has := vals[k]; !has && o.kinds[id] == ident.Pin && o.pinned[id] {
-					vals[k] = ident.OverlayValue{Key: k, Value: was}
+					vals[k] = ident.OverlayValue{Key: k, Value: was, Kept: true}
 				}
 			}
 		}
@@ -436,6 +436,23 @@ func (o *oracle) segment(seq uint64, g *events.Segment, rows iter.Seq2[string, [
 		o.good = was
 		o.before, o.pinned = o.served(), o.pins()
 		o.good = good
+	} else {
+		for id, vals := range o.over {
+			if o.kinds[id] != ident.Pin {
+				continue
+			}
+			maps.DeleteFunc(vals, func(_ ident.Key, v ident.OverlayValue) bool { return v.Kept })
+			if o.pinned[id] = base.overlays[id] != nil && base.overlays[id].Kind == ident.Pin; !o.pinned[id] {
+				continue
+			}
+			for k, v := range base.overlays[id].values {
+				if _, said := vals[k]; !said && v.Kept {
+					vals[k] = v
+				}
+			}
+		}
+		o.good = was
+		o.before = o.served()
 	}
 	o.good = map[ident.Key]*value{}
 	for k, v := range o.offered {

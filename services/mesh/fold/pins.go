@@ -22,7 +22,7 @@ func (s *step) pinned(o *overlay) bool {
 		return false
 	}
 	if old == nil {
-		s.begun = o.ID
+		s.begun = map[string]bool{o.ID: true}
 	} else {
 		for k, v := range old.values {
 			if _, again := o.values[k]; !again {
@@ -62,26 +62,48 @@ func (s *step) changing(k ident.Key) {
 	s.before[k] = s.served(k)
 }
 
-// noteServed notes what is served for all keys of a state that a segment replaces.
-func (s *step) noteServed(was *state) {
+// rebase gives the pins the values that they have in the base of a segment, and notes what
+// the base serves. A fold of another build than the segment before has judged its values
+// otherwise, so what it has kept counts for nothing. A pin that is not in the base keeps
+// what its own records say.
+func (s *step) rebase(base *state) {
 	if len(s.pins) == 0 {
 		return
 	}
-	s.before = map[ident.Key]*ident.Value{}
-	note := func(k ident.Key) {
-		if s.judge.Stages(k.Kind) {
-			s.before[k] = was.served(k)
+	s.begun = map[string]bool{}
+	for id, o := range s.pins {
+		maps.DeleteFunc(o.values, func(_ ident.Key, v ident.OverlayValue) bool { return v.Kept })
+		published := base.pins[id]
+		if published == nil {
+			s.begun[id] = true
+			continue
+		}
+		for k, v := range published.values {
+			if _, said := o.values[k]; !said && v.Kept {
+				o.values[k] = v
+			}
 		}
 	}
-	for _, of := range []*state{was, &s.state} {
+	s.before = map[ident.Key]*ident.Value{}
+	note := func(k ident.Key) {
+		if !s.judge.Stages(k.Kind) {
+			return
+		}
+		if len(s.over[k]) > 0 {
+			s.before[k] = s.served(k)
+		} else {
+			s.before[k] = base.served(k)
+		}
+	}
+	for _, of := range []*state{base, &s.state} {
 		for _, sh := range of.shards {
 			for k := range sh.entries {
 				note(k)
 			}
 		}
-		for k := range of.over {
-			note(k)
-		}
+	}
+	for k := range s.over {
+		note(k)
 	}
 }
 
@@ -101,8 +123,8 @@ func (s *step) keepPinned() {
 			continue
 		}
 		for _, o := range s.pins {
-			if _, has := o.values[k]; !has && o.ID != s.begun {
-				o.values[k] = ident.OverlayValue{Key: k, Value: was}
+			if _, has := o.values[k]; !has && !s.begun[o.ID] {
+				o.values[k] = ident.OverlayValue{Key: k, Value: was, Kept: true}
 				s.touch(o.ID)
 			}
 		}

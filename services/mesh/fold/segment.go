@@ -38,19 +38,17 @@ func (s *step) segmentRecord(g *events.Segment, base iter.Seq2[string, []byte]) 
 			return fmt.Errorf("base of segment %d: %w", s.seq, err)
 		}
 	}
-	s.noteServed(&s.state)
 	segment := Segment{Epoch: g.Epoch, Build: g.Build, Head: g.Head, VersionsSeq: g.VersionsSeq, EpochRecord: g.EpochRecord}
 	if g.EpochRecord == 0 {
 		segment.EpochRecord = s.seq
 		s.state = next.asBase()
-		s.before = nil
-		s.noteServed(&next)
 		s.rules = next.policyRules() // no record before it counts
 		for _, sh := range s.shards {
 			sh.Need = fmt.Sprintf("epoch %d began", g.Epoch)
 		}
 	}
 	s.segment = segment
+	s.rebase(&next)
 	s.judgeAnew(next)
 	s.keepPinned()
 	s.touched = nil // the content has them
@@ -179,8 +177,8 @@ func (f *Fold) EpochBase(head ident.Position, content iter.Seq2[string, []byte])
 }
 
 // BuildBase returns the base with which another build takes over within an
-// epoch: the values of the published head's content as last good values, sorted
-// by key.
+// epoch: the values of the published head's content as last good values, and its pins,
+// sorted by key.
 func BuildBase(content iter.Seq2[string, []byte]) (iter.Seq2[string, []byte], error) {
 	published, err := parseContent(content)
 	if err != nil {
@@ -192,6 +190,9 @@ func BuildBase(content iter.Seq2[string, []byte]) (iter.Seq2[string, []byte], er
 			clean := entry{good: e.good}
 			rows[keyRow(e.row)] = clean.bytes
 		}
+	}
+	for id := range published.pins {
+		rows[overlayRow(id)] = func() []byte { return published.overlayBytes(id) }
 	}
 	return rows.sorted(), nil
 }

@@ -108,7 +108,7 @@ func (o Overlay) Proto() *snapshotv1.Overlay {
 		p.Proxies = &snapshotv1.Proxies{Id: x.ID, Namespace: x.Namespace, Cluster: x.Cluster, Labels: x.Labels}
 	}
 	for _, v := range o.Values {
-		pv := new(snapshotv1.OverlayValue)
+		pv := &snapshotv1.OverlayValue{Kept: v.Kept}
 		if v.Resource != nil {
 			pv.Resource = resourceProto(v.Resource)
 		} else {
@@ -160,6 +160,7 @@ func OverlayOf(id string, p *snapshotv1.Overlay) (Overlay, error) {
 			return Overlay{}, fmt.Errorf("overlay %s: %w", id, err)
 		}
 		copy(v.Base[:], pv.GetBase())
+		v.Kept = pv.GetKept()
 		if pv.GetValue() != nil {
 			val := ValueOf(pv.GetValue())
 			v.Value = &val

@@ -1191,7 +1191,9 @@ type OverlayValue struct {
 	// Absent: the key, or the resource, is not served.
 	Value *Value `protobuf:"bytes,3,opt,name=value,proto3" json:"value,omitempty"`
 	// Instead of key and base, in a quarantine.
-	Resource      *Resource `protobuf:"bytes,4,opt,name=resource,proto3" json:"resource,omitempty"`
+	Resource *Resource `protobuf:"bytes,4,opt,name=resource,proto3" json:"resource,omitempty"`
+	// Of a pin: the fold added it, when the value changed for all other proxies.
+	Kept          bool `protobuf:"varint,5,opt,name=kept,proto3" json:"kept,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1252,6 +1254,13 @@ func (x *OverlayValue) GetResource() *Resource {
 		return x.Resource
 	}
 	return nil
+}
+
+func (x *OverlayValue) GetKept() bool {
+	if x != nil {
+		return x.Kept
+	}
+	return false
 }
 
 // Resource is one content of an xDS resource that clients rejected, as in
@@ -2085,12 +2094,13 @@ const file_meshlog_snapshot_v1_snapshot_proto_rawDesc = "" +
 	"\x06source\x18\x01 \x01(\tR\x06source\x12\x1a\n" +
 	"\binstance\x18\x02 \x01(\tR\binstance\x12\x16\n" +
 	"\x06config\x18\x03 \x01(\bR\x06config\x12\x1c\n" +
-	"\tnamespace\x18\x04 \x01(\tR\tnamespace\"\xa1\x01\n" +
+	"\tnamespace\x18\x04 \x01(\tR\tnamespace\"\xb5\x01\n" +
 	"\fOverlayValue\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x12\n" +
 	"\x04base\x18\x02 \x01(\fR\x04base\x120\n" +
 	"\x05value\x18\x03 \x01(\v2\x1a.meshlog.snapshot.v1.ValueR\x05value\x129\n" +
-	"\bresource\x18\x04 \x01(\v2\x1d.meshlog.snapshot.v1.ResourceR\bresource\"\xb7\x01\n" +
+	"\bresource\x18\x04 \x01(\v2\x1d.meshlog.snapshot.v1.ResourceR\bresource\x12\x12\n" +
+	"\x04kept\x18\x05 \x01(\bR\x04kept\"\xb7\x01\n" +
 	"\bResource\x12\x19\n" +
 	"\btype_url\x18\x01 \x01(\tR\atypeUrl\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x10\n" +
