@@ -149,6 +149,9 @@ func overlayToProto(o *Overlay) *eventv1.Overlay {
 		Id: o.ID, Kind: eventv1.OverlayKind(o.Kind), Reason: o.Reason, Remove: o.Remove,
 		Scope: scopeToProto(o.Scope), Batch: batchToProto(o.Batch),
 	}
+	if p := o.Proxies; p != nil {
+		m.Proxies = &eventv1.Proxies{Id: p.ID, Namespace: p.Namespace, Cluster: p.Cluster, Labels: p.Labels}
+	}
 	for _, v := range o.Values {
 		mv := &eventv1.OverlayValue{Base: hashToProto(v.Base)}
 		if r := v.Resource; r != nil {
@@ -294,6 +297,9 @@ func overlayFromProto(m *eventv1.Overlay) *Overlay {
 	}
 	if s := m.GetScope(); s != nil {
 		o.Scope = &ident.Scope{Shard: shardFromProto(s.GetShard()), Config: s.GetConfig(), Namespace: s.GetNamespace()}
+	}
+	if p := m.GetProxies(); p != nil {
+		o.Proxies = &ident.Proxies{ID: p.GetId(), Namespace: p.GetNamespace(), Cluster: p.GetCluster(), Labels: p.GetLabels()}
 	}
 	for _, mv := range m.GetValues() {
 		v := ident.OverlayValue{Key: keyFromProto(mv.GetKey()), Base: hashFromProto(mv.GetBase())}

@@ -121,6 +121,7 @@ func (testJudge) Closed(k ident.Key, v ident.Value) (ident.Value, bool) {
 }
 
 func (testJudge) Configures(kind string) bool { return kind != "Endpoint" }
+func (testJudge) Stages(kind string) bool     { return kind != "Endpoint" && kind != "MeshPolicy" }
 
 func (testJudge) EndpointsOnly(k ident.Key, _, _ *world.Object) bool { return k.Kind == "Endpoint" }
 
@@ -250,6 +251,9 @@ func (s *script) record(line string) (events.Record, bool) {
 	case "freeze":
 		rec.Event.Actor = "ann"
 		rec.Event.Body = &events.Overlay{ID: w.args[0], Kind: ident.Freeze, Reason: "a reason", Scope: &ident.Scope{Shard: w.shard}}
+	case "pin":
+		rec.Event.Actor = "ann"
+		rec.Event.Body = w.pin()
 	case "remove":
 		rec.Event.Body = &events.Overlay{ID: w.args[0], Remove: true}
 	case "junk":
@@ -394,6 +398,15 @@ func (w words) overlay() *events.Overlay {
 	return o
 }
 
+// pin returns an overlay that keeps the proxies of a namespace on values.
+func (w words) pin() *events.Overlay {
+	namespace := w.args[1]
+	w.args = append([]string{w.args[0], "rollback"}, w.args[2:]...)
+	o := w.overlay()
+	o.Kind, o.Proxies = ident.Pin, &ident.Proxies{Namespace: namespace}
+	return o
+}
+
 // quarantine returns an overlay that keeps a resource from clients. value is served
 // instead; - means no value.
 func quarantine(id, resource, value string) *events.Overlay {
@@ -483,7 +496,10 @@ func textOf(row string, b []byte) string {
 		if o.Scope != nil {
 			values = slices.Insert(values, 0, "("+o.Scope.String()+")")
 		}
-		return fmt.Sprintf("%s by %s: %s", map[ident.OverlayKind]string{1: "rollback", 2: "hold", 3: "quarantine", 4: "freeze"}[o.Kind], o.Actor, strings.Join(values, " "))
+		if o.Proxies != nil {
+			values = slices.Insert(values, 0, "("+o.Proxies.String()+")")
+		}
+		return fmt.Sprintf("%s by %s: %s", map[ident.OverlayKind]string{1: "rollback", 2: "hold", 3: "quarantine", 4: "freeze", 5: "pin"}[o.Kind], o.Actor, strings.Join(values, " "))
 	}
 	v, err := world.UnmarshalValue(b)
 	if err != nil {

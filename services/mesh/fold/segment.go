@@ -48,7 +48,10 @@ func (s *step) segmentRecord(id string, g *events.Segment, base iter.Seq2[string
 		}
 	}
 	s.segment = segment
+	s.rebase(&next)
 	s.judgeAnew(next)
+	s.keepPinned()
+	s.touched = nil // the content has them
 	s.change = s.Content()
 	s.unsaved.rewrite()
 	return nil
@@ -174,8 +177,8 @@ func (f *Fold) EpochBase(head ident.Position, content iter.Seq2[string, []byte])
 }
 
 // BuildBase returns the base with which another build takes over within an
-// epoch: the values of the published head's content as last good values, sorted
-// by key.
+// epoch: the values of the published head's content as last good values, and its pins,
+// sorted by key.
 func BuildBase(content iter.Seq2[string, []byte]) (iter.Seq2[string, []byte], error) {
 	published, err := parseContent(content)
 	if err != nil {
@@ -187,6 +190,9 @@ func BuildBase(content iter.Seq2[string, []byte]) (iter.Seq2[string, []byte], er
 			clean := entry{good: e.good}
 			rows[keyRow(e.row)] = clean.bytes
 		}
+	}
+	for id := range published.pins {
+		rows[overlayRow(id)] = func() []byte { return published.overlayBytes(id) }
 	}
 	return rows.sorted(), nil
 }

@@ -25,6 +25,8 @@ type PushContext struct {
 	others   map[string]string // the roots of other trust domains, in PEM
 	// classes is another pointer if a proxy may be in another class.
 	classes *byte
+	views   []*view
+	pin     string // the view's, if this is the PushContext of one
 
 	raw             rawIndex
 	services        serviceIndex
@@ -48,6 +50,7 @@ var indexedKinds = []string{
 // NewPushContext indexes the whole world.
 func NewPushContext(w *world.World) *PushContext {
 	pc, _ := indexAll(w)
+	pc.views = pc.newViews(nil, nil, nil)
 	return pc
 }
 
@@ -97,12 +100,17 @@ func settingsOf(w *world.World) *settings {
 func (pc *PushContext) Next(w *world.World, changed []ident.Key) (*PushContext, []Input) {
 	if reflect.DeepEqual(pc.settings, settingsOf(w)) {
 		next, inputs := pc.next(w, changed)
+		next.views = next.newViews(pc, changed, inputs)
 		return next, sortInputs(inputs)
 	}
 	_, left := pc.next(world.NewWorld(), indexedKeys(pc.world))
 	next, inputs := indexAll(w)
 	maps.Copy(inputs, left)
 	inputs[Input{Kind: InputMesh}] = struct{}{}
+	next.views = next.newViews(nil, nil, nil)
+	for _, v := range slices.Concat(pc.views, next.views) {
+		inputs[Input{Kind: InputView, A: v.pin.ID, View: v.pin.ID}] = struct{}{}
+	}
 	return next, sortInputs(inputs)
 }
 

@@ -11,6 +11,7 @@ import (
 	"meshlog.dev/events"
 	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/builder/ledger"
+	"meshlog.dev/services/mesh/index"
 	"meshlog.dev/services/mesh/proxy"
 	"meshlog.dev/services/mesh/world"
 	"meshlog.dev/services/operate/command"
@@ -65,6 +66,7 @@ func (g *ground) flatten() error {
 	if err != nil {
 		return err
 	}
+	pin := index.Classify(index.NewPushContext(w), g.proxy).CDS.Pin
 	var rows []world.RowChange
 	for _, id := range ids {
 		b, _ := g.rows.Get(ident.OverlayRow(id))
@@ -73,10 +75,14 @@ func (g *ground) flatten() error {
 			return err
 		}
 		g.overlays[id] = o
-		if slices.ContainsFunc(o.Values, func(v ident.OverlayValue) bool { return v.Resource == nil }) {
+		if o.Kind == ident.Pin || slices.ContainsFunc(o.Values, func(v ident.OverlayValue) bool { return v.Resource == nil }) {
 			rows = append(rows, world.RowChange{Row: ident.OverlayRow(id)})
 		}
 	}
+	for _, v := range g.overlays[pin].Values {
+		over[v.Key] = []string{pin}
+	}
+	w, _ = w.View(pin)
 	for k, ids := range over {
 		if len(ids) == 0 {
 			continue

@@ -198,6 +198,8 @@ func summary(r events.Record) (object, detail string) {
 			detail = command.Plural(len(b.Values), "resource", "resources") + ": " + b.Reason
 		case b.Kind == ident.Freeze:
 			detail = "freezes " + b.Scope.String() + ": " + b.Reason
+		case b.Kind == ident.Pin:
+			detail = "pins " + b.Proxies.String() + ", " + command.Plural(len(b.Values), "key", "keys") + ": " + b.Reason
 		default:
 			detail = command.Plural(len(b.Values), "key", "keys") + ": " + b.Reason
 			if b.Scope != nil {

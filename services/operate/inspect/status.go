@@ -40,7 +40,7 @@ type statusView struct {
 	Roots       []rootCounts      `json:"roots,omitempty"` // absent: the mesh has no authority
 	Held        int               `json:"held"`            // by the guard
 	Quarantined int               `json:"quarantined"`
-	Words       []command.Word    `json:"words,omitempty"` // rollbacks and freezes that hold
+	Words       []command.Word    `json:"words,omitempty"` // rollbacks, freezes and pins that hold
 	Errors      int               `json:"errors"`          // diagnostics
 	Warnings    int               `json:"warnings"`
 	Unknown     string            `json:"unknown,omitempty"` // why log and version chain, and what only they say, are not known
@@ -110,7 +110,7 @@ func status(ctx context.Context, s *command.Sources, now time.Time) (*statusView
 		return nil, err
 	}
 	for _, w := range v.Words {
-		v.wrong("%s; `meshlog release %s` ends it", w, w.ID)
+		v.wrong("%s; `%s` ends it", w, w.End())
 	}
 	bundles, err := command.TrustBundles(s.Head.Snapshot)
 	if err != nil {

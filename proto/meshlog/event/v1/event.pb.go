@@ -90,6 +90,9 @@ const (
 	OverlayKind_OVERLAY_KIND_QUARANTINE OverlayKind = 3
 	// An operator stops a source: its changes are recorded and not applied.
 	OverlayKind_OVERLAY_KIND_FREEZE OverlayKind = 4
+	// An operator keeps some proxies on the configuration of a version. While it holds,
+	// a value that changes for all other proxies is added to its values.
+	OverlayKind_OVERLAY_KIND_PIN OverlayKind = 5
 )
 
 // Enum value maps for OverlayKind.
@@ -100,6 +103,7 @@ var (
 		2: "OVERLAY_KIND_HOLD",
 		3: "OVERLAY_KIND_QUARANTINE",
 		4: "OVERLAY_KIND_FREEZE",
+		5: "OVERLAY_KIND_PIN",
 	}
 	OverlayKind_value = map[string]int32{
 		"OVERLAY_KIND_UNSPECIFIED": 0,
@@ -107,6 +111,7 @@ var (
 		"OVERLAY_KIND_HOLD":        2,
 		"OVERLAY_KIND_QUARANTINE":  3,
 		"OVERLAY_KIND_FREEZE":      4,
+		"OVERLAY_KIND_PIN":         5,
 	}
 )
 
@@ -932,9 +937,11 @@ type Overlay struct {
 	// In a FREEZE, and in a ROLLBACK of more than single objects: the objects that
 	// stay as they are until the overlay is removed.
 	Scope *Scope `protobuf:"bytes,6,opt,name=scope,proto3" json:"scope,omitempty"`
-	// Set if a ROLLBACK spans several messages, which have one id. It counts when
-	// all of them are there.
-	Batch         *Batch `protobuf:"bytes,7,opt,name=batch,proto3" json:"batch,omitempty"`
+	// Set if a ROLLBACK, a PIN or a ROLLOUT spans several messages, which have one id. It
+	// counts when all of them are there.
+	Batch *Batch `protobuf:"bytes,7,opt,name=batch,proto3" json:"batch,omitempty"`
+	// In a PIN and a ROLLOUT: the proxies that are served values.
+	Proxies       *Proxies `protobuf:"bytes,8,opt,name=proxies,proto3" json:"proxies,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1018,6 +1025,86 @@ func (x *Overlay) GetBatch() *Batch {
 	return nil
 }
 
+func (x *Overlay) GetProxies() *Proxies {
+	if x != nil {
+		return x.Proxies
+	}
+	return nil
+}
+
+// Proxies selects proxies: those that match every field that is set.
+type Proxies struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The whole node id.
+	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	// The namespace of the proxy.
+	Namespace string `protobuf:"bytes,2,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// node.cluster.
+	Cluster string `protobuf:"bytes,3,opt,name=cluster,proto3" json:"cluster,omitempty"`
+	// Labels that the proxy has, with these values.
+	Labels        map[string]string `protobuf:"bytes,4,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Proxies) Reset() {
+	*x = Proxies{}
+	mi := &file_meshlog_event_v1_event_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Proxies) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Proxies) ProtoMessage() {}
+
+func (x *Proxies) ProtoReflect() protoreflect.Message {
+	mi := &file_meshlog_event_v1_event_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Proxies.ProtoReflect.Descriptor instead.
+func (*Proxies) Descriptor() ([]byte, []int) {
+	return file_meshlog_event_v1_event_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *Proxies) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *Proxies) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *Proxies) GetCluster() string {
+	if x != nil {
+		return x.Cluster
+	}
+	return ""
+}
+
+func (x *Proxies) GetLabels() map[string]string {
+	if x != nil {
+		return x.Labels
+	}
+	return nil
+}
+
 // Scope selects the objects of a shard, or configuration of all sources.
 type Scope struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1033,7 +1120,7 @@ type Scope struct {
 
 func (x *Scope) Reset() {
 	*x = Scope{}
-	mi := &file_meshlog_event_v1_event_proto_msgTypes[9]
+	mi := &file_meshlog_event_v1_event_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1045,7 +1132,7 @@ func (x *Scope) String() string {
 func (*Scope) ProtoMessage() {}
 
 func (x *Scope) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_event_v1_event_proto_msgTypes[9]
+	mi := &file_meshlog_event_v1_event_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1058,7 +1145,7 @@ func (x *Scope) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Scope.ProtoReflect.Descriptor instead.
 func (*Scope) Descriptor() ([]byte, []int) {
-	return file_meshlog_event_v1_event_proto_rawDescGZIP(), []int{9}
+	return file_meshlog_event_v1_event_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Scope) GetShard() *Shard {
@@ -1102,7 +1189,7 @@ type OverlayValue struct {
 
 func (x *OverlayValue) Reset() {
 	*x = OverlayValue{}
-	mi := &file_meshlog_event_v1_event_proto_msgTypes[10]
+	mi := &file_meshlog_event_v1_event_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1114,7 +1201,7 @@ func (x *OverlayValue) String() string {
 func (*OverlayValue) ProtoMessage() {}
 
 func (x *OverlayValue) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_event_v1_event_proto_msgTypes[10]
+	mi := &file_meshlog_event_v1_event_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1127,7 +1214,7 @@ func (x *OverlayValue) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OverlayValue.ProtoReflect.Descriptor instead.
 func (*OverlayValue) Descriptor() ([]byte, []int) {
-	return file_meshlog_event_v1_event_proto_rawDescGZIP(), []int{10}
+	return file_meshlog_event_v1_event_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *OverlayValue) GetKey() *Key {
@@ -1191,7 +1278,7 @@ type Resource struct {
 
 func (x *Resource) Reset() {
 	*x = Resource{}
-	mi := &file_meshlog_event_v1_event_proto_msgTypes[11]
+	mi := &file_meshlog_event_v1_event_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1203,7 +1290,7 @@ func (x *Resource) String() string {
 func (*Resource) ProtoMessage() {}
 
 func (x *Resource) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_event_v1_event_proto_msgTypes[11]
+	mi := &file_meshlog_event_v1_event_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1216,7 +1303,7 @@ func (x *Resource) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Resource.ProtoReflect.Descriptor instead.
 func (*Resource) Descriptor() ([]byte, []int) {
-	return file_meshlog_event_v1_event_proto_rawDescGZIP(), []int{11}
+	return file_meshlog_event_v1_event_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Resource) GetTypeUrl() string {
@@ -1300,7 +1387,7 @@ type Segment struct {
 
 func (x *Segment) Reset() {
 	*x = Segment{}
-	mi := &file_meshlog_event_v1_event_proto_msgTypes[12]
+	mi := &file_meshlog_event_v1_event_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1312,7 +1399,7 @@ func (x *Segment) String() string {
 func (*Segment) ProtoMessage() {}
 
 func (x *Segment) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_event_v1_event_proto_msgTypes[12]
+	mi := &file_meshlog_event_v1_event_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1325,7 +1412,7 @@ func (x *Segment) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Segment.ProtoReflect.Descriptor instead.
 func (*Segment) Descriptor() ([]byte, []int) {
-	return file_meshlog_event_v1_event_proto_rawDescGZIP(), []int{12}
+	return file_meshlog_event_v1_event_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Segment) GetEpoch() uint64 {
@@ -1442,7 +1529,7 @@ const file_meshlog_event_v1_event_proto_rawDesc = "" +
 	"\apartial\x18\x06 \x01(\bR\apartial\x12\x14\n" +
 	"\x05kinds\x18\a \x03(\tR\x05kinds\x12\x12\n" +
 	"\x04ends\x18\b \x01(\bR\x04ends\x12\x1a\n" +
-	"\bidentity\x18\t \x01(\tR\bidentity\"\x92\x02\n" +
+	"\bidentity\x18\t \x01(\tR\bidentity\"\xc7\x02\n" +
 	"\aOverlay\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x121\n" +
 	"\x04kind\x18\x02 \x01(\x0e2\x1d.meshlog.event.v1.OverlayKindR\x04kind\x12\x16\n" +
@@ -1450,7 +1537,16 @@ const file_meshlog_event_v1_event_proto_rawDesc = "" +
 	"\x06values\x18\x04 \x03(\v2\x1e.meshlog.event.v1.OverlayValueR\x06values\x12\x16\n" +
 	"\x06remove\x18\x05 \x01(\bR\x06remove\x12-\n" +
 	"\x05scope\x18\x06 \x01(\v2\x17.meshlog.event.v1.ScopeR\x05scope\x12-\n" +
-	"\x05batch\x18\a \x01(\v2\x17.meshlog.event.v1.BatchR\x05batch\"l\n" +
+	"\x05batch\x18\a \x01(\v2\x17.meshlog.event.v1.BatchR\x05batch\x123\n" +
+	"\aproxies\x18\b \x01(\v2\x19.meshlog.event.v1.ProxiesR\aproxies\"\xcb\x01\n" +
+	"\aProxies\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1c\n" +
+	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x18\n" +
+	"\acluster\x18\x03 \x01(\tR\acluster\x12=\n" +
+	"\x06labels\x18\x04 \x03(\v2%.meshlog.event.v1.Proxies.LabelsEntryR\x06labels\x1a9\n" +
+	"\vLabelsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"l\n" +
 	"\x05Scope\x12-\n" +
 	"\x05shard\x18\x01 \x01(\v2\x17.meshlog.event.v1.ShardR\x05shard\x12\x16\n" +
 	"\x06config\x18\x02 \x01(\bR\x06config\x12\x1c\n" +
@@ -1484,13 +1580,14 @@ const file_meshlog_event_v1_event_proto_rawDesc = "" +
 	"\x0eOP_UNSPECIFIED\x10\x00\x12\n" +
 	"\n" +
 	"\x06OP_PUT\x10\x01\x12\r\n" +
-	"\tOP_DELETE\x10\x02*\x93\x01\n" +
+	"\tOP_DELETE\x10\x02*\xa9\x01\n" +
 	"\vOverlayKind\x12\x1c\n" +
 	"\x18OVERLAY_KIND_UNSPECIFIED\x10\x00\x12\x19\n" +
 	"\x15OVERLAY_KIND_ROLLBACK\x10\x01\x12\x15\n" +
 	"\x11OVERLAY_KIND_HOLD\x10\x02\x12\x1b\n" +
 	"\x17OVERLAY_KIND_QUARANTINE\x10\x03\x12\x17\n" +
-	"\x13OVERLAY_KIND_FREEZE\x10\x04B,Z*meshlog.dev/proto/meshlog/event/v1;eventv1b\x06proto3"
+	"\x13OVERLAY_KIND_FREEZE\x10\x04\x12\x14\n" +
+	"\x10OVERLAY_KIND_PIN\x10\x05B,Z*meshlog.dev/proto/meshlog/event/v1;eventv1b\x06proto3"
 
 var (
 	file_meshlog_event_v1_event_proto_rawDescOnce sync.Once
@@ -1505,7 +1602,7 @@ func file_meshlog_event_v1_event_proto_rawDescGZIP() []byte {
 }
 
 var file_meshlog_event_v1_event_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_meshlog_event_v1_event_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
+var file_meshlog_event_v1_event_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
 var file_meshlog_event_v1_event_proto_goTypes = []any{
 	(Op)(0),                       // 0: meshlog.event.v1.Op
 	(OverlayKind)(0),              // 1: meshlog.event.v1.OverlayKind
@@ -1518,42 +1615,46 @@ var file_meshlog_event_v1_event_proto_goTypes = []any{
 	(*Begin)(nil),                 // 8: meshlog.event.v1.Begin
 	(*Alive)(nil),                 // 9: meshlog.event.v1.Alive
 	(*Overlay)(nil),               // 10: meshlog.event.v1.Overlay
-	(*Scope)(nil),                 // 11: meshlog.event.v1.Scope
-	(*OverlayValue)(nil),          // 12: meshlog.event.v1.OverlayValue
-	(*Resource)(nil),              // 13: meshlog.event.v1.Resource
-	(*Segment)(nil),               // 14: meshlog.event.v1.Segment
-	(*timestamppb.Timestamp)(nil), // 15: google.protobuf.Timestamp
-	(*anypb.Any)(nil),             // 16: google.protobuf.Any
+	(*Proxies)(nil),               // 11: meshlog.event.v1.Proxies
+	(*Scope)(nil),                 // 12: meshlog.event.v1.Scope
+	(*OverlayValue)(nil),          // 13: meshlog.event.v1.OverlayValue
+	(*Resource)(nil),              // 14: meshlog.event.v1.Resource
+	(*Segment)(nil),               // 15: meshlog.event.v1.Segment
+	nil,                           // 16: meshlog.event.v1.Proxies.LabelsEntry
+	(*timestamppb.Timestamp)(nil), // 17: google.protobuf.Timestamp
+	(*anypb.Any)(nil),             // 18: google.protobuf.Any
 }
 var file_meshlog_event_v1_event_proto_depIdxs = []int32{
-	15, // 0: meshlog.event.v1.Event.observed_time:type_name -> google.protobuf.Timestamp
+	17, // 0: meshlog.event.v1.Event.observed_time:type_name -> google.protobuf.Timestamp
 	6,  // 1: meshlog.event.v1.Event.object:type_name -> meshlog.event.v1.Object
 	8,  // 2: meshlog.event.v1.Event.begin:type_name -> meshlog.event.v1.Begin
 	9,  // 3: meshlog.event.v1.Event.alive:type_name -> meshlog.event.v1.Alive
 	10, // 4: meshlog.event.v1.Event.overlay:type_name -> meshlog.event.v1.Overlay
-	14, // 5: meshlog.event.v1.Event.segment:type_name -> meshlog.event.v1.Segment
+	15, // 5: meshlog.event.v1.Event.segment:type_name -> meshlog.event.v1.Segment
 	3,  // 6: meshlog.event.v1.Event.signature:type_name -> meshlog.event.v1.Signature
 	4,  // 7: meshlog.event.v1.Object.key:type_name -> meshlog.event.v1.Key
 	0,  // 8: meshlog.event.v1.Object.op:type_name -> meshlog.event.v1.Op
-	16, // 9: meshlog.event.v1.Object.payload:type_name -> google.protobuf.Any
-	15, // 10: meshlog.event.v1.Object.create_time:type_name -> google.protobuf.Timestamp
+	18, // 9: meshlog.event.v1.Object.payload:type_name -> google.protobuf.Any
+	17, // 10: meshlog.event.v1.Object.create_time:type_name -> google.protobuf.Timestamp
 	7,  // 11: meshlog.event.v1.Object.batch:type_name -> meshlog.event.v1.Batch
 	5,  // 12: meshlog.event.v1.Begin.shard:type_name -> meshlog.event.v1.Shard
 	5,  // 13: meshlog.event.v1.Alive.shard:type_name -> meshlog.event.v1.Shard
 	1,  // 14: meshlog.event.v1.Overlay.kind:type_name -> meshlog.event.v1.OverlayKind
-	12, // 15: meshlog.event.v1.Overlay.values:type_name -> meshlog.event.v1.OverlayValue
-	11, // 16: meshlog.event.v1.Overlay.scope:type_name -> meshlog.event.v1.Scope
+	13, // 15: meshlog.event.v1.Overlay.values:type_name -> meshlog.event.v1.OverlayValue
+	12, // 16: meshlog.event.v1.Overlay.scope:type_name -> meshlog.event.v1.Scope
 	7,  // 17: meshlog.event.v1.Overlay.batch:type_name -> meshlog.event.v1.Batch
-	5,  // 18: meshlog.event.v1.Scope.shard:type_name -> meshlog.event.v1.Shard
-	4,  // 19: meshlog.event.v1.OverlayValue.key:type_name -> meshlog.event.v1.Key
-	16, // 20: meshlog.event.v1.OverlayValue.payload:type_name -> google.protobuf.Any
-	15, // 21: meshlog.event.v1.OverlayValue.create_time:type_name -> google.protobuf.Timestamp
-	13, // 22: meshlog.event.v1.OverlayValue.resource:type_name -> meshlog.event.v1.Resource
-	23, // [23:23] is the sub-list for method output_type
-	23, // [23:23] is the sub-list for method input_type
-	23, // [23:23] is the sub-list for extension type_name
-	23, // [23:23] is the sub-list for extension extendee
-	0,  // [0:23] is the sub-list for field type_name
+	11, // 18: meshlog.event.v1.Overlay.proxies:type_name -> meshlog.event.v1.Proxies
+	16, // 19: meshlog.event.v1.Proxies.labels:type_name -> meshlog.event.v1.Proxies.LabelsEntry
+	5,  // 20: meshlog.event.v1.Scope.shard:type_name -> meshlog.event.v1.Shard
+	4,  // 21: meshlog.event.v1.OverlayValue.key:type_name -> meshlog.event.v1.Key
+	18, // 22: meshlog.event.v1.OverlayValue.payload:type_name -> google.protobuf.Any
+	17, // 23: meshlog.event.v1.OverlayValue.create_time:type_name -> google.protobuf.Timestamp
+	14, // 24: meshlog.event.v1.OverlayValue.resource:type_name -> meshlog.event.v1.Resource
+	25, // [25:25] is the sub-list for method output_type
+	25, // [25:25] is the sub-list for method input_type
+	25, // [25:25] is the sub-list for extension type_name
+	25, // [25:25] is the sub-list for extension extendee
+	0,  // [0:25] is the sub-list for field type_name
 }
 
 func init() { file_meshlog_event_v1_event_proto_init() }
@@ -1574,7 +1675,7 @@ func file_meshlog_event_v1_event_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_meshlog_event_v1_event_proto_rawDesc), len(file_meshlog_event_v1_event_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   13,
+			NumMessages:   15,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
