@@ -81,6 +81,8 @@ const (
 	// InputNamedDomains: the trust domains of the names that services and DestinationRules
 	// expect in certificates.
 	InputNamedDomains
+	// InputGrants: the ReferenceGrants of namespace A.
+	InputGrants
 )
 
 // Compare orders inputs.
