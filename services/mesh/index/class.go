@@ -147,7 +147,8 @@ type SDSClass struct {
 	Roots bool  `json:",omitempty"`
 	Scope Scope // Rules
 	// Gateways as in LDSClass. They, and the DestinationRules in Scope, name the
-	// secrets that the proxy may have, which are those of its own namespace (SDS-4).
+	// secrets that the proxy may have (SDS-4). Which ReferenceGrants permit one of another
+	// namespace is no part of the class.
 	Gateways SelectorSet
 	// Namespace is empty if the proxy has shown no identity of the mesh. Then it is only
 	// told which files on its machine its Gateways name.

@@ -36,6 +36,7 @@ type PushContext struct {
 	gateways        gatewayIndex
 	policies        policyIndex
 	peers           peerIndex
+	grants          grantIndex
 	networks        networkIndex
 	problems        table.Table[about, []problem.Diagnostic]
 }
@@ -44,7 +45,7 @@ type PushContext struct {
 var indexedKinds = []string{
 	resourceKind, world.ServiceKind, serviceEntryKind, world.EndpointsKind, workloadEntryKind, world.WorkloadKind,
 	virtualServiceKind, destinationRuleKind, gatewayKind, authorizationKind, requestsKind, peersKind, world.NodeKind, world.NamespaceKind, meshNetworksKind,
-	secretKind, configMapKind, trustBundleKind, jwksKind,
+	secretKind, configMapKind, trustBundleKind, jwksKind, grantKind,
 }
 
 // NewPushContext indexes the whole world.
@@ -140,6 +141,7 @@ func (pc *PushContext) next(w *world.World, changed []ident.Key) (*PushContext, 
 	next.gateways = pc.gateways.next(t, changes[gatewayKind])
 	next.policies = pc.policies.next(t, slices.Concat(changes[authorizationKind], changes[requestsKind]))
 	next.peers = pc.peers.next(t, changes[peersKind])
+	next.grants = pc.grants.next(t, changes[grantKind])
 	t.credentials(changes)
 	t.tokenKeys(w, changes)
 	next.problems = t.problems.Table

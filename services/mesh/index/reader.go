@@ -86,6 +86,8 @@ const (
 	InputNamedDomains
 	// InputView: whether there is a pin of the id A.
 	InputView
+	// InputGrants: the ReferenceGrants of namespace A.
+	InputGrants
 )
 
 // Compare orders inputs.
