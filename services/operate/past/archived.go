@@ -12,6 +12,7 @@ import (
 	"meshlog.dev/events"
 	"meshlog.dev/events/archive"
 	"meshlog.dev/proto/ident"
+	reportv1 "meshlog.dev/proto/meshlog/report/v1"
 	"meshlog.dev/store"
 )
 
@@ -21,9 +22,13 @@ import (
 //	versions/<epoch>.<seq> a run of versions, named by the first of them: each is
 //	                       an Update, preceded by its length. The first has a
 //	                       checkpoint of its own content.
+//	nodes                  the proxies that were connected, sorted by id: each is a
+//	                       ProxyReply without resources, preceded by its length.
+//	                       Archives of a mesh that has ended do not have the file.
 const (
 	blobFiles    = "blobs/"
 	versionFiles = "versions/"
+	nodesFile    = "nodes"
 )
 
 func blobFile(h ident.Hash) string { return blobFiles + h.String() }
@@ -36,7 +41,8 @@ func versionFile(v ident.Position) string {
 // FromArchive returns the Past in an archive.
 func FromArchive(name string, a *archive.Archive) *Past {
 	v := &archived{file: a, runs: a.Files(versionFiles)}
-	return &Past{Name: name, Log: a, Versions: v, Blobs: v}
+	nodes := func(ctx context.Context) ([]*reportv1.ProxyReply, error) { return readNodes(ctx, name, a) }
+	return &Past{Name: name, Log: a, Versions: v, Blobs: v, Nodes: nodes}
 }
 
 // archived reads the versions and blobs of an archive. One goroutine uses it,
