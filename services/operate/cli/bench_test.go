@@ -112,7 +112,11 @@ func (w *week) put(c meshtest.Change, origin string) {
 	if err != nil {
 		w.b.Fatal(err)
 	}
-	w.add(&events.Object{Key: row.Key, Op: events.Put, Value: v, Session: "s1", Pseq: w.pseq, Low: w.pseq, Origin: origin})
+	k, _, err := ident.ParseRow(row.Row)
+	if err != nil {
+		w.b.Fatal(err)
+	}
+	w.add(&events.Object{Key: k, Op: events.Put, Value: v, Session: "s1", Pseq: w.pseq, Low: w.pseq, Origin: origin})
 }
 
 // benchService is the one that is asked about: its route changes every hour or so.
