@@ -231,9 +231,7 @@ func (b *bisection) run(ctx context.Context) error {
 		return err
 	}
 	b.view.Before, b.view.Version = versions[before], versions[after]
-	for _, v := range versions[before+1 : after] {
-		b.view.Skipped = append(b.view.Skipped, v)
-	}
+	b.view.Skipped = versions[before+1 : after]
 	if err := b.records(ctx, first); err != nil {
 		return err
 	}

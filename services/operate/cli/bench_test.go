@@ -34,8 +34,9 @@ var (
 
 const (
 	benchWeek       = 7 * 24 * time.Hour
-	benchPerVersion = 10 // records
+	benchPerVersion = 50 // records
 	benchRoutes     = 100
+	benchMarker     = 4321 // the timeout of a route from the middle of the week on, which bisect finds
 )
 
 // week is a mesh with a long past, which a real builder folds and publishes.
@@ -170,6 +171,10 @@ func benchArchive(b *testing.B) string {
 	step := benchWeek / time.Duration(*benchRecords)
 	for i := range *benchRecords - first {
 		w.now = w.now.Add(step)
+		if i == *benchRecords/2 {
+			w.put(benchRoute(b, "s9", benchMarker), "s9.yaml:20")
+			continue
+		}
 		if i%6000 == 3000 {
 			w.put(benchRoute(b, benchService, 1000+i/6000), benchService+".yaml:20")
 			continue
@@ -220,7 +225,8 @@ func BenchmarkPast(b *testing.B) {
 		b.Fatal(err)
 	}
 	const host = benchService + ".demo.svc.cluster.local"
-	test := `grep -q '"timeout": "1.1' "$XDS_DIR/routes.json"`
+	test := fmt.Sprintf(`grep -q '"timeout": "%gs"' "$XDS_DIR/routes.json"`, float64(benchMarker)/1000)
+	early := fmt.Sprintf("latest~%d", *benchRecords/benchPerVersion*9/10)
 	for _, q := range []struct {
 		name string
 		most time.Duration
@@ -228,10 +234,10 @@ func BenchmarkPast(b *testing.B) {
 	}{
 		{"open", 0, []string{"versions", "-n", "1"}},
 		{"history", time.Second, []string{"history", "VirtualService/demo/" + benchService}},
-		{"diff", time.Second, []string{"diff", "latest~5000", "latest~4000"}},
+		{"diff", time.Second, []string{"diff", "latest~2000", "latest~1000"}},
 		{"why", time.Second, []string{"why", "--node", node, "route/80", "virtual_hosts[" + host + ":80].routes[0].route.timeout"}},
 		{"what-if", 2 * time.Second, []string{"what-if", "-f", object}},
-		{"bisect", 30 * time.Second, []string{"bisect", "--node", node, "--bad", "latest~90000", "--good", "latest", "--", "sh", "-c", test}},
+		{"bisect", 30 * time.Second, []string{"bisect", "--node", node, "--bad", early, "--good", "latest", "--", "sh", "-c", test}},
 		{"replay", 0, []string{"replay", "--from", "1"}},
 		{"verify", 0, []string{"verify"}},
 	} {

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"runtime"
 	"slices"
+	"sync"
 
 	"google.golang.org/protobuf/encoding/protowire"
 
@@ -59,6 +61,15 @@ func (a *archived) run(ctx context.Context, i int) ([]store.Update, error) {
 	if a.last != nil && a.recent == i {
 		return a.last, nil
 	}
+	updates, err := a.read(ctx, i)
+	if err == nil {
+		a.recent, a.last = i, updates
+	}
+	return updates, err
+}
+
+// read is run without what was read last. It is safe for concurrent use.
+func (a *archived) read(ctx context.Context, i int) ([]store.Update, error) {
 	b, err := a.file.File(ctx, a.runs[i])
 	if err != nil {
 		return nil, err
@@ -67,8 +78,22 @@ func (a *archived) run(ctx context.Context, i int) ([]store.Update, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", a.runs[i], err)
 	}
-	a.recent, a.last = i, updates
 	return updates, nil
+}
+
+// runsAtOnce is how many runs History reads at once for each core, if it has read some: most
+// callers want the newest version only.
+const runsAtOnce = 4
+
+// readBack reads n runs from i on down, with all cores.
+func (a *archived) readBack(ctx context.Context, i, n int) ([][]store.Update, error) {
+	runs, errs := make([][]store.Update, n), make([]error, n)
+	var all sync.WaitGroup
+	for j := range n {
+		all.Go(func() { runs[j], errs[j] = a.read(ctx, i-j) })
+	}
+	all.Wait()
+	return runs, errors.Join(errs...)
 }
 
 // GetBlob implements store.Blobs.
@@ -91,17 +116,20 @@ func (a *archived) PutBlob(context.Context, []byte) (ident.Hash, error) {
 // History implements Versions.
 func (a *archived) History(ctx context.Context) iter.Seq2[*store.Manifest, error] {
 	return func(yield func(*store.Manifest, error) bool) {
-		for i := len(a.runs) - 1; i >= 0; i-- {
-			updates, err := a.run(ctx, i)
+		for i, n := len(a.runs)-1, 1; i >= 0; {
+			runs, err := a.readBack(ctx, i, min(n, i+1))
 			if err != nil {
 				yield(nil, err)
 				return
 			}
-			for _, u := range slices.Backward(updates) {
-				if !yield(u.Manifest, nil) {
-					return
+			for _, updates := range runs {
+				for _, u := range slices.Backward(updates) {
+					if !yield(u.Manifest, nil) {
+						return
+					}
 				}
 			}
+			i, n = i-len(runs), min(2*n, runsAtOnce*runtime.GOMAXPROCS(0))
 		}
 	}
 }
