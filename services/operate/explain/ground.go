@@ -132,55 +132,54 @@ func viewOverlay(o world.Overlay) *overlayView {
 
 // objects returns where objects came from.
 func (g *ground) objects(ctx context.Context, keys []ident.Key) ([]objectView, error) {
-	rows := make([]string, len(keys))
-	for i, k := range keys {
-		if rows[i] = k.Row(); g.covers[k] != "" {
-			rows[i] = ident.OverlayRow(g.covers[k])
+	values := map[ident.Key]ident.Value{}
+	var overlays []string
+	for _, k := range keys {
+		if id := g.covers[k]; id != "" {
+			overlays = append(overlays, ident.OverlayRow(id))
+		} else if o := g.world.Served(k); o != nil {
+			values[k] = o.Value
 		}
 	}
-	seqs, err := past.Causes(ctx, g.past, ident.Position{}, g.moment.Version, rows)
+	carriers, err := past.Carriers(ctx, g.past, g.moment.Version, values)
 	if err != nil {
 		return nil, err
 	}
+	var seqs map[string]uint64
+	if len(overlays) > 0 {
+		if seqs, err = past.Causes(ctx, g.past, ident.Position{}, g.moment.Version, overlays); err != nil {
+			return nil, err
+		}
+	}
 	var all []objectView
-	for i, k := range keys {
+	for _, k := range keys {
 		v := objectView{Object: k.String(), Key: past.Key(k)}
 		if id := g.covers[k]; id != "" {
 			v.Overlay = viewOverlay(g.overlays[id])
+			v.Record = g.record(ctx, seqs[ident.OverlayRow(id)])
+		} else if r := carriers[k]; r != nil {
+			v.Record = viewRecord(*r)
 		}
 		for _, d := range g.problems {
 			if d.Object == v.Object && d.Severity == "error" {
 				v.Problems = append(v.Problems, d)
 			}
 		}
-		if v.Record, err = g.record(ctx, k, seqs[rows[i]]); err != nil {
-			return nil, err
-		}
 		all = append(all, v)
 	}
 	return all, nil
 }
 
-// record returns the record seq or, if no version that is kept names it, the one on the log
-// that has the value of k.
-func (g *ground) record(ctx context.Context, k ident.Key, seq uint64) (*recordView, error) {
-	if g.past.Log == nil {
-		return nil, nil
+// record returns the record seq; nil if the log does not have it any more.
+func (g *ground) record(ctx context.Context, seq uint64) *recordView {
+	if g.past.Log == nil || seq == 0 {
+		return nil
 	}
-	if seq != 0 {
-		if r, err := g.past.Log.Get(ctx, seq); err == nil {
-			return viewRecord(r), nil
-		}
+	r, err := g.past.Log.Get(ctx, seq)
+	if err != nil {
+		return nil
 	}
-	o := g.world.Served(k)
-	if o == nil || g.covers[k] != "" {
-		return nil, nil
-	}
-	r, err := past.Carrier(ctx, g.past, k, o.Value, g.moment.Version.Seq)
-	if err != nil || r == nil {
-		return nil, err
-	}
-	return viewRecord(*r), nil
+	return viewRecord(r)
 }
 
 func viewRecord(r events.Record) *recordView {
