@@ -13,10 +13,10 @@ import (
 
 // What the commands print, for the console, which shows the same.
 type (
-	// Version is what `meshlog versions VERSION` prints.
-	Version = versionView
-	// Difference is what `meshlog diff` prints.
-	Difference = diffView
+	// VersionView is what `meshlog versions VERSION` prints.
+	VersionView = versionView
+	// DiffView is what `meshlog diff` prints.
+	DiffView = diffView
 	// Content is the content of a version, as `meshlog show` reads it. It is immutable.
 	Content = content
 	// Standing is what `meshlog show VERSION KEY` prints.
@@ -24,7 +24,7 @@ type (
 )
 
 // VersionOf returns a version without the words of its causes.
-func VersionOf(m *store.Manifest) *Version { return viewVersion(m) }
+func VersionOf(m *store.Manifest) *VersionView { return viewVersion(m) }
 
 // Explain adds to each change the record that caused it, in words.
 func (v *versionView) Explain(ctx context.Context, p *past.Past) {
@@ -41,13 +41,13 @@ func (v *versionView) Latency() string { return v.latency() }
 func (v *versionView) Because() string { return v.cause() }
 
 // Objects compares the objects of two moments, those of only.
-func Objects(ctx context.Context, p *past.Past, from, to command.Moment, only *command.Objects) (*Difference, error) {
+func Objects(ctx context.Context, p *past.Past, from, to command.Moment, only *command.Objects) (*DiffView, error) {
 	v := &diffView{From: from.Version, To: to.Version, Changes: []causedChange{}}
 	return v, v.objects(ctx, p, from, to, only)
 }
 
 // Resources compares the xDS resources of a proxy at two moments.
-func Resources(ctx context.Context, p *past.Past, from, to command.Moment, of *proxy.Proxy) (*Difference, error) {
+func Resources(ctx context.Context, p *past.Past, from, to command.Moment, of *proxy.Proxy) (*DiffView, error) {
 	v := &diffView{From: from.Version, To: to.Version, Proxy: of.ID, Changes: []causedChange{}}
 	return v, v.resources(ctx, p, from, to, of)
 }

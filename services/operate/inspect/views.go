@@ -17,15 +17,15 @@ import (
 type (
 	// StatusView is what `meshlog status` prints.
 	StatusView = statusView
-	// Proxy is a stream in `meshlog proxy-status`.
-	Proxy = proxyView
-	// Config is what `meshlog proxy-config` prints of a stream.
-	Config = configView
+	// ProxyView is a stream in `meshlog proxy-status`.
+	ProxyView = proxyView
+	// ConfigView is what `meshlog proxy-config` prints of a stream.
+	ConfigView = configView
 )
 
 // Proxies returns all streams in reports, sorted by proxy. chain yields the manifests, newest
 // first; unread is why it could not be read as far back as the oldest version of a proxy.
-func Proxies(reports *bus.Reports, chain iter.Seq2[*store.Manifest, error], now time.Time) (views []Proxy, unread error) {
+func Proxies(reports *bus.Reports, chain iter.Seq2[*store.Manifest, error], now time.Time) (views []ProxyView, unread error) {
 	views, unread, err := viewProxies(reports, proxyFilter{}, chain, now)
 	if err != nil { // of filters only
 		return nil, err
@@ -34,13 +34,13 @@ func Proxies(reports *bus.Reports, chain iter.Seq2[*store.Manifest, error], now 
 }
 
 // Has returns what each stream of a connected proxy has.
-func Has(ctx context.Context, t *command.Target, p *past.Past, id string) ([]Config, error) {
+func Has(ctx context.Context, t *command.Target, p *past.Past, id string) ([]ConfigView, error) {
 	q := configQuery{ProxyQuery: command.ProxyQuery{ID: id}}
 	return q.has(ctx, t, p)
 }
 
 // WouldHave returns what a connected proxy would be served at a version.
-func WouldHave(ctx context.Context, t *command.Target, p *past.Past, id, version string) ([]Config, error) {
+func WouldHave(ctx context.Context, t *command.Target, p *past.Past, id, version string) ([]ConfigView, error) {
 	q := configQuery{ProxyQuery: command.ProxyQuery{ID: id}}
 	return q.wouldHave(ctx, t, p, version)
 }
