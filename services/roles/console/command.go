@@ -45,7 +45,8 @@ one on the same address.
 The console only reads. It has the key operator.nk on the bus, because that may read the
 log, the versions and the reports.`,
 		Example: `  meshlog console --bus data/bus
-  meshlog console --bus nats://127.0.0.1:4222 --bus-nkey auth/operator.nk --console-listen 0.0.0.0:15016 --console-token-file token`,
+  meshlog console --bus nats://127.0.0.1:4222 --bus-nkey auth/operator.nk \
+    --console-listen 0.0.0.0:15016 --console-token-file token`,
 		Verify: func(context.Context, io.Writer) error { return s.Bus.Verify() },
 		Run: func(ctx context.Context, p *process.Process) error {
 			l, err := s.Open(p.Log)
