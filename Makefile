@@ -76,6 +76,10 @@ test-faults: build build-faults tool-envoy tool-nats-server ## Everything dies i
 	go test -tags faults -count=1 -timeout 60m -v ./deploy/e2e/faults
 	go test -tags faults -count=1 -run TestEnvoyUID ./services/roles/agent
 
+.PHONY: test-console
+test-console: ## The web console in a real Chromium (Debian's package chromium), one minute
+	go test -tags console -count=1 -timeout 10m -run '^TestBrowser$$' -v ./services/console/web
+
 .PHONY: test-spire
 test-spire: tool-envoy tool-spire-server tool-spire-agent ## Two Envoys with certificates of a real SPIRE, two minutes; building SPIRE takes some 13 more, once
 	go test -tags spire -count=1 -timeout 20m -run 'SPIRE$$' -v ./services/suite/securemesh

@@ -72,6 +72,22 @@ var laws = []law{
 		reason: "inspect, history, act and apply share only command; an apply is a session of its own, and no watcher",
 	},
 	{
+		of: []string{module + "operate/..."}, except: tests,
+		never:  []string{module + "console/..."},
+		reason: "the console shows what the commands print, and they know nothing of it",
+	},
+	{
+		of:     []string{module + "console/..."},
+		never:  []string{module + "operate/cli", module + "operate/act", module + "operate/apply", module + "roles/...", module + "cmd/...", module + "watcher/...", module + "ca/signer", "k8s.io/client-go/..."},
+		reason: "a console that reads cannot change a mesh, and roles put it together",
+	},
+	{
+		of:     []string{module + "console/..."},
+		never:  []string{module + "builder", module + "frontend", "net/http/pprof"},
+		direct: true,
+		reason: "what a page shows comes from the functions of the commands",
+	},
+	{
 		of: []string{module + "mesh/..."}, except: append(slices.Clip(tests), module+"mesh/kind/validate/gen"),
 		never:  []string{"context", "os", "io/fs", "net", "log/...", "os/...", "math/rand/...", "crypto/rand", "syscall"},
 		direct: true,

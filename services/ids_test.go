@@ -93,7 +93,7 @@ func idProblems(t *testing.T, tree fs.FS) []string {
 			return err
 		case d.IsDir() && (name == "bin" || len(name) > 1 && strings.HasPrefix(d.Name(), ".")):
 			return fs.SkipDir
-		case !d.Type().IsRegular() || slices.Contains([]string{".sum", ".binpb"}, path.Ext(name)) || strings.HasSuffix(name, ".pb.go"):
+		case !d.Type().IsRegular() || slices.Contains([]string{".sum", ".binpb"}, path.Ext(name)) || strings.HasSuffix(name, ".pb.go") || strings.HasSuffix(name, ".min.js"): // .min.js: programs of others
 			return nil
 		}
 		check(name, name)

@@ -40,7 +40,7 @@ func TestStartRefused(t *testing.T) {
 	free := []string{"--admin", "127.0.0.1:0"}
 	builder := with([]string{"builder", "--bus", "nats://127.0.0.1:1"}, free...)
 	frontend := with([]string{"frontend", "--listen", "127.0.0.1:0"}, free...)
-	up := with([]string{"meshlog", "up", "--config", mesh, "--listen", "127.0.0.1:0"}, free...)
+	up := with([]string{"meshlog", "up", "--config", mesh, "--listen", "127.0.0.1:0", "--console-listen", "127.0.0.1:0"}, free...)
 	watcher := []string{"watcher-file", "--config", mesh}
 	for _, c := range []struct {
 		name string

@@ -197,7 +197,7 @@ func UpWith(ctx context.Context, dir string, tls *TLS, flags ...string) (*Mesh, 
 	}
 	m := &Mesh{dir: dir, Data: filepath.Join(dir, "data")}
 	m.cli = bus{"--data", m.Data}
-	up, err := startServer("meshlog", "up", dir, Server{XDS: port, TLS: tls}, append([]string{"up", "--data", m.Data}, flags...)...)
+	up, err := startServer("meshlog", "up", dir, Server{XDS: port, TLS: tls}, append([]string{"up", "--data", m.Data, "--console-listen", "127.0.0.1:0"}, flags...)...)
 	if err != nil {
 		return nil, err
 	}

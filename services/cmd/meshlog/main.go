@@ -12,13 +12,14 @@ import (
 	"meshlog.dev/services/operate/admission"
 	"meshlog.dev/services/operate/cli"
 	"meshlog.dev/services/roles/agent"
+	"meshlog.dev/services/roles/console"
 	"meshlog.dev/services/roles/up"
 )
 
 func main() { os.Exit(process.Main(command())) }
 
 func command() *cobra.Command {
-	return cli.With([]*cobra.Command{admission.Command()}, upCommand(), process.Command(agent.Spec("meshlog agent")))
+	return cli.With([]*cobra.Command{admission.Command()}, upCommand(), process.Command(console.Spec("meshlog console")), process.Command(agent.Spec("meshlog agent")))
 }
 
 func upCommand() *cobra.Command {
@@ -31,7 +32,8 @@ such as a Consul datacenter, a Nacos registry or a source of MCP-over-xDS (see
 watcher-sources --help).
 
 Envoys connect to 127.0.0.1:15010 (xDS over gRPC). Health, metrics and debug pages
-are on 127.0.0.1:15014; /readyz answers 200 once the first version is served.
+are on 127.0.0.1:15014; /readyz answers 200 once the first version is served. The web
+console is http://127.0.0.1:15016/.
 The data directory holds all state; the other commands find the mesh by it.`,
 		Example: `  meshlog up --config mesh/ --data data/
   meshlog up --config mesh/ --data data/ --listen 0.0.0.0:15010

@@ -50,7 +50,7 @@ func TestUpRefuses(t *testing.T) {
 			cmd := command()
 			cmd.SilenceErrors, cmd.SilenceUsage = true, true
 			cmd.SetErr(io.Discard)
-			args := append([]string{"up", "--admin", "127.0.0.1:0"}, c.args...)
+			args := append([]string{"up", "--admin", "127.0.0.1:0", "--console-listen", "127.0.0.1:0"}, c.args...)
 			if !strings.Contains(strings.Join(args, " "), "--listen") {
 				args = append(args, "--listen", "127.0.0.1:0")
 			}

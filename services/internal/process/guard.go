@@ -16,11 +16,11 @@ import (
 func (a *Admin) guarded(h http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		switch {
-		case a.hasToken(r):
+		case HasToken(r, a.TokenFile):
 			h(w, r)
-		case isLocal(r) && isCrossSite(r):
+		case IsLocal(r) && IsCrossSite(r):
 			http.Error(w, "debug pages are not open to web pages of other sites; open this address itself, or send the token of --admin-token-file", http.StatusForbidden)
-		case isLocal(r):
+		case IsLocal(r):
 			h(w, r)
 		case a.TokenFile == "":
 			http.Error(w, "debug pages are open to this machine only; --admin-token-file opens them to other machines", http.StatusForbidden)
@@ -31,11 +31,11 @@ func (a *Admin) guarded(h http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
-// isLocal reports whether a request comes from this machine. A request that a
+// IsLocal reports whether a request comes from this machine. A request that a
 // proxy on this machine forwarded does not count as local, nor does one for
 // another host name, which a web page can make a local browser send (DNS
 // rebinding).
-func isLocal(r *http.Request) bool {
+func IsLocal(r *http.Request) bool {
 	if r.Header.Get("X-Forwarded-For") != "" || r.Header.Get("Forwarded") != "" {
 		return false
 	}
@@ -50,11 +50,11 @@ func isLocal(r *http.Request) bool {
 	return err == nil && net.ParseIP(from).IsLoopback()
 }
 
-// isCrossSite reports whether a web page of another site made a browser send the
+// IsCrossSite reports whether a web page of another site made a browser send the
 // request: such a page may send simple requests to every address that the
 // browser reaches, and so change the log levels of a process. A browser names the
 // site in headers that a page cannot set. Other clients send none of them.
-func isCrossSite(r *http.Request) bool {
+func IsCrossSite(r *http.Request) bool {
 	switch r.Header.Get("Sec-Fetch-Site") {
 	case "", "same-origin", "none": // none: the user typed the address
 	default:
@@ -70,14 +70,14 @@ func isCrossSite(r *http.Request) bool {
 	return err != nil || u.Scheme != "http" || u.Host != r.Host
 }
 
-// hasToken reports whether a request has the token. If the file cannot be read, no
-// request has.
-func (a *Admin) hasToken(r *http.Request) bool {
+// HasToken reports whether a request has the token in a file. If the file cannot be read or
+// its name is empty, no request has.
+func HasToken(r *http.Request, file string) bool {
 	sent, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
-	if !ok || a.TokenFile == "" {
+	if !ok || file == "" {
 		return false
 	}
-	token, err := readToken(a.TokenFile)
+	token, err := readToken(file)
 	// Hashes have equal lengths, so the time of the comparison reveals nothing.
 	x, y := sha256.Sum256([]byte(strings.TrimSpace(sent))), sha256.Sum256([]byte(token))
 	return err == nil && subtle.ConstantTimeCompare(x[:], y[:]) == 1

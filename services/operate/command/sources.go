@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"meshlog.dev/events"
-	"meshlog.dev/events/natslog"
 	"meshlog.dev/proto/ident"
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
 	"meshlog.dev/services/builder/ledger"
@@ -17,7 +16,6 @@ import (
 	"meshlog.dev/services/mesh/world"
 	"meshlog.dev/services/operate/past"
 	"meshlog.dev/store"
-	"meshlog.dev/store/natsfeed"
 )
 
 // Source is a source as JSON and YAML show it.
@@ -108,8 +106,8 @@ func (v *Source) HasWatcher() bool {
 // Sources holds the reports of the fleet and the newest version, which together
 // describe the sources.
 type Sources struct {
-	Log     *natslog.Log
-	Chain   *natsfeed.Feed
+	Log     EventLog
+	Chain   past.Versions
 	Fleet   *bus.Fleet
 	Reports *bus.Reports
 	Head    store.Stored // the newest version; zero if nothing was published
@@ -135,15 +133,17 @@ func (t *Target) Sources(ctx context.Context) (s *Sources, err error) {
 	if s.Reports, err = s.Fleet.Reports(ctx, bus.Summary); err != nil {
 		return nil, err
 	}
-	if s.Log, s.Chain, err = t.open(ctx); err != nil {
+	log, chain, err := t.open(ctx)
+	if err != nil {
 		return s, err
 	}
+	s.Log, s.Chain = log, chain
 	s.Head, err = FetchHead(ctx, s.Chain)
 	return s, err
 }
 
 // FetchHead returns the newest version with its content; zero if there is none.
-func FetchHead(ctx context.Context, chain *natsfeed.Feed) (store.Stored, error) {
+func FetchHead(ctx context.Context, chain past.Versions) (store.Stored, error) {
 	head, err := Head(ctx, chain)
 	if err != nil || head.Manifest == nil {
 		return store.Stored{}, err

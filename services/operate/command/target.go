@@ -39,6 +39,14 @@ type Target struct {
 	closers []func() error
 }
 
+// On returns the mesh that a connection of the caller reaches, for a process that has one.
+// The caller closes the connection.
+func On(conn *bus.Conn, domain string) *Target {
+	t := &Target{Bus: process.DefaultBus(), Stderr: io.Discard, conn: conn}
+	t.Bus.Domain = domain
+	return t
+}
+
 // bindTarget binds the flags that name a mesh. The flags that say how to connect
 // are the same for all commands and more than a command's own: its help does not
 // list them, `meshlog options` does.

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"meshlog.dev/proto/ident"
+	"meshlog.dev/services/mesh/proxy"
 	"meshlog.dev/services/mesh/xds"
 	"meshlog.dev/services/operate/command"
 	"meshlog.dev/services/operate/past"
@@ -48,12 +49,12 @@ The exit code is 0 whether the versions differ or not.`,
   meshlog diff --archive mesh.archive latest~5 latest --node envoy.yaml -o json`,
 	}
 	var only command.Objects
-	var proxy command.ProxyQuery
+	var of command.ProxyQuery
 	only.Flags(cmd)
-	cmd.Flags().StringVar(&proxy.ID, "proxy", "", "compare the xDS resources of this `proxy` instead of objects")
-	cmd.Flags().StringVar(&proxy.File, "node", "", "compare the xDS resources of a proxy that need not be connected: `file` with Envoy's bootstrap, or its node")
+	cmd.Flags().StringVar(&of.ID, "proxy", "", "compare the xDS resources of this `proxy` instead of objects")
+	cmd.Flags().StringVar(&of.File, "node", "", "compare the xDS resources of a proxy that need not be connected: `file` with Envoy's bootstrap, or its node")
 	return command.Past(cmd, func(ctx context.Context, e *command.Env, args []string) error {
-		ofProxy := proxy != command.ProxyQuery{}
+		ofProxy := of != command.ProxyQuery{}
 		if ofProxy && !only.IsEmpty() {
 			return command.Usage("--kind, --name and the like select objects; --proxy and --node compare xDS resources: give one of them")
 		}
@@ -67,7 +68,7 @@ The exit code is 0 whether the versions differ or not.`,
 		}
 		v := &diffView{From: from.Version, To: to.Version, Changes: []causedChange{}}
 		if ofProxy {
-			err = v.proxy(ctx, e.Target, p, from, to, &proxy)
+			err = v.proxy(ctx, e.Target, p, from, to, &of)
 		} else {
 			err = v.objects(ctx, p, from, to, &only)
 		}
@@ -89,6 +90,11 @@ func twoMoments(ctx context.Context, p *past.Past, args []string) (from, to comm
 		from, err = command.FindMoment(ctx, p, args[0])
 		return from, to, err
 	}
+	return before(ctx, p, to)
+}
+
+// before returns the version before a moment, and the moment.
+func before(ctx context.Context, p *past.Past, to command.Moment) (from, _ command.Moment, err error) {
 	if to.Manifest == nil {
 		return from, to, command.Usage("position %s was not published: give two positions", to.Version)
 	}
@@ -127,16 +133,20 @@ func (v *diffView) objects(ctx context.Context, p *past.Past, from, to command.M
 
 // proxy compares the xDS resources of a proxy.
 func (v *diffView) proxy(ctx context.Context, t *command.Target, p *past.Past, from, to command.Moment, q *command.ProxyQuery) error {
-	proxy, err := q.Find(ctx, t, p)
+	of, err := q.Find(ctx, t, p)
 	if err != nil {
 		return err
 	}
-	v.Proxy = proxy.ID
-	before, err := command.ServedTo(ctx, p, from.Version, proxy)
+	v.Proxy = of.ID
+	return v.resources(ctx, p, from, to, of)
+}
+
+func (v *diffView) resources(ctx context.Context, p *past.Past, from, to command.Moment, of *proxy.Proxy) error {
+	before, err := command.ServedTo(ctx, p, from.Version, of)
 	if err != nil {
 		return err
 	}
-	after, err := command.ServedTo(ctx, p, to.Version, proxy)
+	after, err := command.ServedTo(ctx, p, to.Version, of)
 	if err != nil {
 		return err
 	}

@@ -107,11 +107,21 @@ func diagnostics(ctx context.Context, e *command.Env) ([]command.Diagnostic, err
 			return nil, err
 		}
 	}
-	var views []command.Diagnostic
+	var last []command.Diagnostic
+	if command.Newest(reports.Builders) == nil {
+		if last, err = published(ctx, e, p); err != nil {
+			return nil, err
+		}
+	}
+	return DiagnosticsOf(reports, last), nil
+}
+
+// DiagnosticsOf returns the problems that the builder and the watchers report, the worst
+// first; last, those of the last version, take the place of a builder that does not answer.
+func DiagnosticsOf(reports *bus.Reports, last []command.Diagnostic) []command.Diagnostic {
+	views := last
 	if b := command.Newest(reports.Builders); b != nil {
 		views = command.Diagnostics(b.GetDiagnostics(), "")
-	} else if views, err = published(ctx, e, p); err != nil {
-		return nil, err
 	}
 	for _, w := range reports.Watchers {
 		views = append(views, command.Diagnostics(w.GetDiagnostics(), w.GetSource()+"/"+w.GetInstance())...)
@@ -119,7 +129,7 @@ func diagnostics(ctx context.Context, e *command.Env) ([]command.Diagnostic, err
 	slices.SortStableFunc(views, func(a, b command.Diagnostic) int {
 		return cmp.Or(cmp.Compare(slices.Index(severities, a.Severity), slices.Index(severities, b.Severity)), cmp.Compare(a.Origin, b.Origin))
 	})
-	return views, nil
+	return views
 }
 
 // namedInManifest is the number of problems that a builder writes into a version

@@ -122,25 +122,13 @@ var lists = map[string]struct {
 
 // table lists resources: one in a line, or each endpoint and route of one.
 func (c *configType) table(out *command.Output) *command.Rows {
-	list, known := lists[c.Type]
-	if !known {
-		list.head = []string{"NAME"}
-		list.rows = func(proto.Message) [][]any { return nil }
-	}
-	t := &command.Rows{Head: list.head}
+	t := &command.Rows{Head: c.Head()}
 	hasState := slices.ContainsFunc(c.Resources, func(r configResource) bool { return r.State != "" })
 	if hasState {
 		t.Head = append(slices.Clone(t.Head), "STATE")
 	}
 	for _, r := range c.Resources {
-		var of [][]any
-		if r.message != nil {
-			of = list.rows(r.message)
-		}
-		if len(of) == 0 {
-			of = [][]any{slices.Repeat([]any{""}, len(list.head)-1)}
-		}
-		for _, cells := range of {
+		for _, cells := range c.Cells(r) {
 			row := []any{out.Cut(r.Name, 60)}
 			for _, column := range cells {
 				row = append(row, out.Cut(fmt.Sprint(column), 100))
@@ -152,6 +140,26 @@ func (c *configType) table(out *command.Output) *command.Rows {
 		}
 	}
 	return t
+}
+
+// Head returns the titles of a list of the type.
+func (c *configType) Head() []string {
+	if list, known := lists[c.Type]; known {
+		return list.head
+	}
+	return []string{"NAME"}
+}
+
+// Cells returns what a list shows of a resource behind its name: one or more rows, such as
+// one for each endpoint.
+func (c *configType) Cells(r configResource) (rows [][]any) {
+	if list, known := lists[c.Type]; known && r.message != nil {
+		rows = list.rows(r.message)
+	}
+	if len(rows) == 0 {
+		rows = [][]any{slices.Repeat([]any{""}, len(c.Head())-1)}
+	}
+	return rows
 }
 
 func clusterRows(m proto.Message) [][]any {

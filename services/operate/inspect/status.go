@@ -77,7 +77,7 @@ Exit code 0: nothing needs attention. 1: something does; the last lines name it.
 		var v *statusView
 		switch {
 		case err == nil:
-			v, err = status(ctx, s, time.Now())
+			v, err = askStatus(ctx, s)
 		case s != nil && len(s.Reports.Builders) > 0: // a builder may say why
 			v, err = withoutStreams(s.Reports, err), nil
 		}
@@ -97,7 +97,21 @@ Exit code 0: nothing needs attention. 1: something does; the last lines name it.
 	})
 }
 
-func status(ctx context.Context, s *command.Sources, now time.Time) (*statusView, error) {
+func askStatus(ctx context.Context, s *command.Sources) (*statusView, error) {
+	proxies, err := s.Fleet.Reports(ctx, bus.Proxies)
+	if err != nil {
+		return nil, err
+	}
+	problems, err := s.Fleet.Reports(ctx, bus.Diagnostics)
+	if err != nil {
+		return nil, err
+	}
+	return StatusOf(ctx, s, proxies, problems, time.Now())
+}
+
+// StatusOf returns what `meshlog status` shows: of proxies, reports with those of frontends
+// in full, and of reports with the problems; s.Reports may be either. It asks no process, and reads the last records of the sources from the log.
+func StatusOf(ctx context.Context, s *command.Sources, proxies, reports *bus.Reports, now time.Time) (*StatusView, error) {
 	v := &statusView{Wrong: []string{}}
 	v.builders(s.Reports)
 	// The newest version says what is held back: any client can answer as a builder.
@@ -124,16 +138,8 @@ func status(ctx context.Context, s *command.Sources, now time.Time) (*statusView
 	}
 	v.sources(views, now)
 	v.frontends(s.Reports, v.Published.IsZero() || now.Sub(v.Published) < underWay)
-	proxies, err := s.Fleet.Reports(ctx, bus.Proxies)
-	if err != nil {
-		return nil, err
-	}
 	v.rejections(proxies.Frontends)
 	v.identities(proxies.Frontends, now)
-	reports, err := s.Fleet.Reports(ctx, bus.Diagnostics)
-	if err != nil {
-		return nil, err
-	}
 	problems := slices.Clone(command.Newest(reports.Builders).GetDiagnostics())
 	for _, w := range reports.Watchers { // problems that no record on the log has
 		problems = append(problems, w.GetDiagnostics()...)

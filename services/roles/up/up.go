@@ -5,7 +5,7 @@
 //	            policy ────────>  └──── embedded bus ─────┘
 //	            ca (--ca) ─────>
 //	ISSUERS ───> watcher/jwks ─>
-//	REGISTRIES > watcher/... ────>
+//	REGISTRIES > watcher/... ────>    console <─ version chain, log, reports
 //
 // Each role has its own account and connection on the bus, its own file and its own
 // reports.
@@ -34,6 +34,7 @@ import (
 	"meshlog.dev/services/mesh/world"
 	"meshlog.dev/services/roles/builder"
 	"meshlog.dev/services/roles/ca"
+	"meshlog.dev/services/roles/console"
 	"meshlog.dev/services/roles/frontend"
 	"meshlog.dev/services/roles/jwks"
 	"meshlog.dev/services/roles/kube"
@@ -65,6 +66,7 @@ type Settings struct {
 	Builder     builder.Settings
 	Watcher     watcherroles.Settings
 	JWKS        jwks.Settings
+	Console     console.Settings
 	// CA: the certificate authority runs too, with the settings in Authority.
 	CA        bool
 	Authority ca.Settings
@@ -77,7 +79,7 @@ type Settings struct {
 func DefaultSettings() *Settings {
 	return &Settings{
 		BusListen: "127.0.0.1:0", Kube: kube.DefaultSettings(), Frontend: frontend.DefaultSettings(), Builder: builder.DefaultSettings(),
-		Sources: sources.DefaultSettings(), Watcher: watcherroles.DefaultSettings(), JWKS: jwks.DefaultSettings(), Authority: ca.UpSettings(),
+		Sources: sources.DefaultSettings(), Watcher: watcherroles.DefaultSettings(), JWKS: jwks.DefaultSettings(), Console: console.DefaultSettings(), Authority: ca.UpSettings(),
 	}
 }
 
@@ -98,6 +100,7 @@ func (s *Settings) Flags(fs *pflag.FlagSet) {
 	s.Builder.Flags(fs)
 	s.Watcher.Flags(fs)
 	s.JWKS.Flags(fs)
+	s.Console.Flags(fs)
 	fs.BoolVar(&s.CA, "ca", s.CA, "run the certificate authority of the mesh too, with a root of its own; workloads join with tokens, which meshlog ca token makes. "+
 		"Set it, with --seal-key-file, so that workloads get certificates for their identity")
 	s.Authority.UpFlags(fs)
@@ -129,7 +132,7 @@ func (s *Settings) Check() error {
 		authority = process.Invalid("xds-names", "needs the certificate authority: give --ca")
 	}
 	_, watchers := s.roles()
-	return errors.Join(config, s.checkSources(), watchers, authority, process.CheckData(s.Data), s.Kube.Check(), s.Revision.Check(), s.Frontend.Check(), s.Builder.Check(), s.Watcher.Check(), s.JWKS.Check())
+	return errors.Join(config, s.checkSources(), watchers, authority, process.CheckData(s.Data), s.Kube.Check(), s.Revision.Check(), s.Frontend.Check(), s.Builder.Check(), s.Watcher.Check(), s.JWKS.Check(), s.Console.Check())
 }
 
 // checkSources returns an error for a setting that has no effect because configSources of
@@ -246,6 +249,13 @@ func Run(ctx context.Context, p *process.Process, s *Settings) error {
 		return err
 	}
 	defer ports.Close()
+	page, err := s.Console.Open(p.Log)
+	if err != nil {
+		return err
+	}
+	if page != nil {
+		defer page.Close()
+	}
 
 	// The bus is a NATS server in this process, on DATA/nats. It ends last.
 	if err := free(s.BusListen); err != nil {
@@ -279,6 +289,15 @@ func Run(ctx context.Context, p *process.Process, s *Settings) error {
 
 	p.Log.Info("up", append(ports.Attrs(), "config", s.Config, "kubeconfig", s.Kube.Kubeconfig, "sources", s.Sources.File, "mesh_config", s.Sources.MeshConfig, "data", s.Data, "bus", server.URL())...)
 	return process.RunStages(ctx,
+		process.Stage{func(ctx context.Context) error {
+			if page == nil {
+				<-ctx.Done()
+				return ctx.Err()
+			}
+			return console.Run(ctx, console.Options{
+				Settings: s.Console, Domain: process.DefaultDomain, Listener: page, Connect: connect(bus.Operator(), "console"), Process: p,
+			})
+		}},
 		// version chain -> frontend -> Envoys. It drains first: while its
 		// streams end, everything behind it is still there.
 		process.Stage{func(ctx context.Context) error {

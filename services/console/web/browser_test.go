@@ -1,0 +1,226 @@
+//go:build console
+
+package web_test
+
+import (
+	"context"
+	_ "embed"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/log"
+	"github.com/chromedp/cdproto/runtime"
+	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
+)
+
+var screenshots = flag.Bool("screenshots", false, "write the pictures of the README")
+
+//go:embed testdata/axe-4.14.1.min.js
+var axe string
+
+// browser is a Chromium whose complaints are collected.
+type browser struct {
+	*testing.T
+	ctx  context.Context
+	base string
+	said []string // errors of scripts, and of the security policy
+}
+
+func (m *mesh) browser() *browser {
+	m.Helper()
+	path, err := exec.LookPath("chromium")
+	if err != nil {
+		m.Fatal("chromium is not installed: apt-get install chromium")
+	}
+	options := append(slices.Clone(chromedp.DefaultExecAllocatorOptions[:]), chromedp.ExecPath(path), chromedp.NoSandbox, chromedp.DisableGPU,
+		chromedp.UserDataDir(m.TempDir()), chromedp.WSURLReadTimeout(time.Minute))
+	ctx, end := chromedp.NewExecAllocator(m.Context(), options...)
+	m.Cleanup(end)
+	ctx, endTab := chromedp.NewContext(ctx)
+	m.Cleanup(endTab)
+	b := &browser{T: m.T, ctx: ctx, base: strings.TrimSuffix(m.Console, "/")}
+	chromedp.ListenTarget(ctx, func(event any) {
+		switch e := event.(type) {
+		case *runtime.EventExceptionThrown:
+			b.said = append(b.said, e.ExceptionDetails.Error())
+		case *log.EventEntryAdded:
+			if e.Entry.Level == log.LevelError {
+				b.said = append(b.said, e.Entry.Text+" "+e.Entry.URL)
+			}
+		}
+	})
+	b.do(log.Enable(), runtime.Enable())
+	return b
+}
+
+func (b *browser) do(actions ...chromedp.Action) {
+	b.Helper()
+	if err := chromedp.Run(b.ctx, actions...); err != nil {
+		b.Fatal(err)
+	}
+}
+
+// open opens a page of a width, in the dark or not.
+func (b *browser) open(path string, width int64, dark bool) {
+	b.Helper()
+	scheme := "light"
+	if dark {
+		scheme = "dark"
+	}
+	b.do(
+		emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}),
+		chromedp.EmulateViewport(width, 900), chromedp.Navigate(b.base+path), chromedp.WaitReady("#main"),
+	)
+}
+
+// violations returns what axe-core finds.
+func (b *browser) violations() (all []string) {
+	b.Helper()
+	var found string
+	b.do(
+		chromedp.Evaluate(axe+";0", nil),
+		chromedp.Evaluate(`axe.run().then(r => JSON.stringify(r.violations.map(v => v.id + ": " + v.help + ": " + v.nodes.slice(0, 3).map(n => n.html + " " + n.failureSummary).join(" | "))))`,
+			&found, func(p *runtime.EvaluateParams) *runtime.EvaluateParams { return p.WithAwaitPromise(true) }),
+	)
+	if err := json.Unmarshal([]byte(found), &all); err != nil {
+		b.Fatal(err)
+	}
+	return all
+}
+
+func (b *browser) text(expression string) (s string) {
+	b.Helper()
+	b.do(chromedp.Evaluate("String("+expression+")", &s))
+	return s
+}
+
+// Each page in a real browser: nothing breaks the security policy, axe-core finds no violation in
+// light and dark, and at 390 pixels nothing but tables is wider than the screen.
+func TestBrowser(t *testing.T) {
+	m := start(t)
+	const app = "sidecar~10.0.0.9~app.demo~demo.svc.cluster.local"
+	b := m.browser()
+	version := versionLink.FindStringSubmatch(m.until("/timeline?kind=VirtualService", "VirtualService demo/shop"))[1]
+	pages := []struct{ name, path string }{
+		{"overview", "/"},
+		{"timeline", "/timeline"},
+		{"version", address("/version", "at", version, "proxy", app)},
+		{"objects", "/objects"},
+		{"object", address("/object", "key", "VirtualService/demo/shop")},
+		{"fleet", "/fleet"},
+		{"groups", "/fleet?group=version"},
+		{"proxy", address("/proxy", "id", app, "type", "CDS")},
+		{"rejecting", address("/proxy", "id", evil)},
+		{"why", address("/why", "proxy", app, "resource", "cluster/outbound|80|v1|shop.internal")},
+		{"sources", "/sources"},
+		{"problems", "/problems"},
+		{"error", "/nothing"},
+		{"login", "/login"},
+	}
+	for _, p := range pages {
+		t.Run(p.name, func(t *testing.T) {
+			b := *b
+			b.T = t
+			for _, dark := range []bool{false, true} {
+				b.open(p.path, 1200, dark)
+				if v := b.violations(); len(v) > 0 {
+					t.Errorf("dark %v: axe-core finds\n%s", dark, strings.Join(v, "\n"))
+				}
+				b.picture(p.name, dark)
+			}
+			b.open(p.path, 390, false)
+			if width := b.text("document.documentElement.scrollWidth"); width != "390" {
+				t.Errorf("at 390 pixels the page is %s wide", width)
+			}
+			if v := b.violations(); len(v) > 0 {
+				t.Errorf("at 390 pixels axe-core finds\n%s", strings.Join(v, "\n"))
+			}
+			if p.name == "overview" {
+				b.picture("phone", false)
+			}
+			if title := b.text("document.title"); strings.Contains(title, "owned") {
+				t.Error("the script of a proxy ran")
+			}
+		})
+	}
+	said := slices.DeleteFunc(b.said, func(s string) bool { return strings.Contains(s, "404") }) // of the page that is missing
+	if len(said) > 0 {
+		t.Errorf("the browser complains:\n%s", strings.Join(said, "\n"))
+	}
+	t.Run("keyboard", func(t *testing.T) { b := *b; b.T = t; testKeyboard(&b) })
+	t.Run("live", func(t *testing.T) { b := *b; b.T = t; testLive(m, &b) })
+	t.Run("without scripts", func(t *testing.T) { b := *b; b.T = t; testWithoutScripts(&b) })
+}
+
+// picture writes a screenshot, for the README.
+func (b *browser) picture(name string, dark bool) {
+	b.Helper()
+	of := map[string]bool{"overview": false, "timeline": false, "version": true, "why": false, "fleet": true, "problems": false, "phone": false}
+	if want, ok := of[name]; !*screenshots || !ok || want != dark {
+		return
+	}
+	var png []byte
+	b.do(chromedp.CaptureScreenshot(&png))
+	path := filepath.Join("..", "screenshots", name+".png")
+	if err := os.WriteFile(path, png, 0o600); err != nil {
+		b.Fatal(err)
+	}
+}
+
+// tab presses the key until what has the focus matches; each press moves it.
+func (b *browser) tab(selector string) {
+	b.Helper()
+	for range 60 {
+		b.do(chromedp.KeyEvent(kb.Tab))
+		if b.text(fmt.Sprintf("document.activeElement.matches(%q)", selector)) == "true" {
+			return
+		}
+	}
+	b.Fatalf("the key Tab never reaches %s", selector)
+}
+
+// A person without a mouse finds the version that changed a route, and goes back in time.
+func testKeyboard(b *browser) {
+	b.open("/", 1200, false)
+	b.tab(".skip")
+	b.tab(`nav a[href="/timeline"]`)
+	b.do(chromedp.KeyEvent(kb.Enter), chromedp.WaitReady("#kind"))
+	b.tab("#kind")
+	b.do(chromedp.KeyEvent("VirtualService"), chromedp.KeyEvent(kb.Enter), chromedp.WaitReady("table"))
+	b.tab("tbody th a")
+	b.do(chromedp.KeyEvent(kb.Enter), chromedp.WaitReady(".change"))
+	if text := b.text(`document.querySelector("#main").innerText`); !strings.Contains(text, "spec.http[0].route[0].weight: 90 -> 50") {
+		b.Errorf("the version shows\n%s", text)
+	}
+	b.tab(`nav a[href^="/fleet?at="]`)
+	b.tab("#at")
+	b.do(chromedp.KeyEvent(kb.End))
+	if outline := b.text("getComputedStyle(document.activeElement).outlineStyle"); outline != "solid" {
+		b.Errorf("the focus is not to be seen: its outline is %s", outline)
+	}
+	b.tab("#main .past a, .past a")
+	b.do(chromedp.KeyEvent(kb.Enter), chromedp.WaitNotPresent(".past"))
+}
+
+// A page of the present follows the mesh.
+func testLive(m *mesh, b *browser) {
+	b.open("/objects?kind=Resource", 1200, false)
+	m.write("late-one.yaml", cluster("came-later"))
+	b.do(chromedp.WaitReady(`//th[contains(., "came-later")]`, chromedp.BySearch))
+}
+
+// Everything reads without JavaScript.
+func testWithoutScripts(b *browser) {
+	b.do(emulation.SetScriptExecutionDisabled(true))
+	b.do(chromedp.Navigate(b.base+"/fleet"), chromedp.WaitReady("tbody th a"), chromedp.Click("tbody th a"), chromedp.WaitReady(".facts"))
+}

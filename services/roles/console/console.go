@@ -1,0 +1,108 @@
+// Package console runs the web console of a mesh. It reads the log, the version chain and the
+// reports of the fleet, and writes nothing.
+package console
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync/atomic"
+
+	"github.com/spf13/pflag"
+
+	"meshlog.dev/services/console/watch"
+	"meshlog.dev/services/console/web"
+	"meshlog.dev/services/internal/bus"
+	"meshlog.dev/services/internal/process"
+	"meshlog.dev/services/operate/command"
+)
+
+// Settings of the console. The flags' texts describe them.
+type Settings struct {
+	Listen    string // empty: there is no console
+	TokenFile string
+}
+
+// DefaultSettings are the defaults of the flags.
+func DefaultSettings() Settings { return Settings{Listen: "127.0.0.1:15016"} }
+
+// Flags binds the settings.
+func (s *Settings) Flags(fs *pflag.FlagSet) {
+	fs.StringVar(&s.Listen, "console-listen", s.Listen, "`address` of the web console, over HTTP; empty: none. It is open to this machine. "+
+		"Set it to 0.0.0.0:15016, with --console-token-file, to open it to others, behind a proxy with TLS")
+	fs.StringVar(&s.TokenFile, "console-token-file", s.TokenFile, "`file` with the token that opens the console to other machines, read for each request that brings one. "+
+		"Set it so that people can read the console from their own machines")
+}
+
+// Check returns all errors of the settings.
+func (s *Settings) Check() error {
+	if s.Listen == "" {
+		return nil
+	}
+	if _, _, err := net.SplitHostPort(s.Listen); err != nil {
+		return process.Invalid("console-listen", "%q: want HOST:PORT", s.Listen)
+	}
+	return nil
+}
+
+// Open listens, so that a port in use is reported before anything else begins, and logs the
+// address. It returns nil without an address.
+func (s *Settings) Open(log *slog.Logger) (net.Listener, error) {
+	if s.Listen == "" {
+		return nil, nil
+	}
+	l, err := net.Listen("tcp", s.Listen)
+	if err != nil {
+		return nil, fmt.Errorf("console: %w; give another address with --console-listen, or an empty one for none", err)
+	}
+	log.Info("console", "url", "http://"+l.Addr().String()+"/")
+	return l, nil
+}
+
+// Options connect a console with its mesh.
+type Options struct {
+	Settings
+	Domain   string
+	Listener net.Listener // Run closes it
+	Connect  func(context.Context) (*bus.Conn, error)
+	Process  *process.Process
+}
+
+// Run serves the console until ctx is done. It serves while the bus is away, too: what it read
+// before stays, marked as old.
+func Run(ctx context.Context, o Options) error {
+	log := o.Process.Log.With(process.Component, "console")
+	server, err := web.New(o.TokenFile, log)
+	if err != nil {
+		return err
+	}
+	var conn atomic.Pointer[bus.Conn]
+	server.Away = func() error {
+		if nc := conn.Load(); nc != nil {
+			return bus.Ready(nc)
+		}
+		return bus.ErrNotConnected
+	}
+	o.Process.Admin.Warn("console", server.Away)
+	return process.RunStages(ctx, process.Stage{
+		func(ctx context.Context) error { return server.Serve(ctx, o.Listener) },
+		func(ctx context.Context) error {
+			nc, err := o.Connect(ctx)
+			if err != nil {
+				return err
+			}
+			defer nc.Close()
+			conn.Store(nc)
+			o.Process.Admin.Register(bus.ConnMetrics("console", nc)...)
+			target := command.On(nc, o.Domain)
+			mesh, err := bus.Retry(ctx, log, func(ctx context.Context) (*watch.Mesh, error) { return watch.Open(ctx, target, log) })
+			if err != nil {
+				return err
+			}
+			defer target.Close()
+			server.Show(mesh)
+			return mesh.Run(ctx)
+		},
+	})
+}
