@@ -126,6 +126,15 @@ type overlayView struct {
 	Actor  string `json:"actor,omitempty"`
 }
 
+// String says which overlay it is, who made it and why.
+func (o *overlayView) String() string {
+	text := "the " + o.Kind + " " + o.ID
+	if o.Actor != "" {
+		text += " of " + o.Actor
+	}
+	return text + ": " + o.Reason
+}
+
 func viewOverlay(o world.Overlay) *overlayView {
 	return &overlayView{ID: o.ID, Kind: past.OverlayKinds[o.Kind], Reason: o.Reason, Actor: o.Actor}
 }
@@ -198,7 +207,7 @@ func (v *objectView) add(t *command.Rows) {
 	}
 	t.Add(v.Object, seq, at, what, origin, actor)
 	if o := v.Overlay; o != nil {
-		t.Note(fmt.Sprintf("served by the %s %s: %s", o.Kind, o.ID, o.Reason))
+		t.Note("served by " + o.String())
 	}
 	for _, d := range v.Problems {
 		for i, line := range lines(d) {

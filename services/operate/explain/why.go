@@ -241,7 +241,7 @@ func (v *whyView) show(out *command.Output) {
 	}
 	out.Line("%s of %s at %s", title, v.Proxy, v.Version)
 	if q := v.Quarantine; q != nil {
-		out.Line("%s", out.Paint(fmt.Sprintf("The quarantine %s replaces it or a piece of it: %s", q.ID, q.Reason), command.Yellow))
+		out.Line("%s", out.Paint("It, or a piece of it, is replaced by "+q.String(), command.Yellow))
 	}
 	if len(v.Fields) > 0 {
 		out.Line("")
