@@ -2,6 +2,7 @@ package past
 
 import (
 	"context"
+	"errors"
 
 	"meshlog.dev/events"
 	"meshlog.dev/services/mesh/fold"
@@ -25,7 +26,10 @@ func Verdicts(ctx context.Context, p *Past, recs []events.Record, progress Progr
 		return nil, nil
 	}
 	replay, err := Begin(ctx, p, first-1)
-	if err != nil {
+	if errors.Is(err, ErrTooOld) { // of the first ones it is not known
+		replay, err = BeginAtFloor(ctx, p)
+	}
+	if err != nil || replay.Position().Seq >= last {
 		return nil, err
 	}
 	found := map[uint64]fold.Verdict{}
