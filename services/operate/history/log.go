@@ -156,7 +156,7 @@ func showLog(ctx context.Context, log past.Log, o logOptions, out *command.Outpu
 	}
 	p := &logPrinter{out: out, stream: o.follow}
 	if o.verdicts != nil {
-		if p.verdicts, err = o.verdicts(ctx, recs); err != nil {
+		if p.verdicts, err = o.verdicts(ctx, recs); err != nil && out.IsTable() {
 			out.Notes([]string{fmt.Sprintf("it is not known who has signed these records: %v", err)})
 		}
 	}
