@@ -53,9 +53,9 @@ func (f *Fold) Operators() permit.Operators { return f.rules.Operators }
 // what records would change that are not appended yet.
 func (f *Fold) AssumeSigned() { f.assume = true }
 
-// operators reports whether operators append e, and not a watcher or a builder. That
+// OfOperators reports whether operators append e, and not a watcher or a builder. That
 // follows from the subject, and so from the permissions on the bus.
-func operators(e events.Event) bool {
+func OfOperators(e events.Event) bool {
 	switch b := e.Body.(type) {
 	case *events.Object:
 		return b.Key.Source == ident.API
@@ -72,7 +72,7 @@ func operators(e events.Event) bool {
 // verify returns e with the name of the operator who has signed it, if it needs a
 // signature; false: the record is void.
 func (s *step) verify(e events.Event) (events.Event, bool) {
-	needed := len(s.rules.Operators) > 0 && !s.assume && operators(e)
+	needed := len(s.rules.Operators) > 0 && !s.assume && OfOperators(e)
 	sig := e.Signature
 	if e.Signature = nil; !needed { // what is kept of e is verified
 		return e, true

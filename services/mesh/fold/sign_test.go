@@ -65,4 +65,3 @@ func (s *script) bySigned(w words, line string) events.Record {
 	s.signed[rec.Seq] = rec.Event
 	return onLog(rec)
 }
-

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"meshlog.dev/proto/ident"
+	"meshlog.dev/services/mesh/fold"
 	"meshlog.dev/services/mesh/kind"
 	"meshlog.dev/services/operate/command"
 	"meshlog.dev/services/operate/past"
@@ -114,7 +115,7 @@ func showHistory(all []*past.KeyEvent, out *command.Output) {
 		t.Head = append(t.Head, "SOURCE")
 	}
 	for _, e := range all {
-		row := []any{e.Seq, e.Time, whatCell(e.What), effectCell(e.Effect), e.Version, cmp.Or(e.Overlay, e.Origin), e.Actor}
+		row := []any{e.Seq, e.Time, whatCell(e.What), effectCell(e.Effect), e.Version, cmp.Or(e.Overlay, e.Origin), past.Author(e.Actor, fold.Verdict{Operator: e.Operator, Void: e.Void})}
 		if several {
 			row = append(row, e.Key.Source+"/"+e.Key.Instance)
 		}

@@ -22,6 +22,8 @@ type recordView struct {
 	ID       string    `json:"id,omitempty"`
 	Observed time.Time `json:"observed,omitzero"`
 	Actor    string    `json:"actor,omitempty"`
+	Operator string    `json:"operator,omitempty"` // who has signed it
+	Void     string    `json:"void,omitempty"`     // why it changes nothing although an operator could append it
 	Trace    string    `json:"trace,omitempty"`
 	Error    string    `json:"error,omitempty"` // of refused and unreadable
 

@@ -42,6 +42,8 @@ type KeyEvent struct {
 	Version  ident.Position  `json:"version,omitzero"`  // the first one that contains it; zero if there is none
 	Overlay  string          `json:"overlay,omitempty"` // id of the overlay of Covered and Uncovered
 	Actor    string          `json:"actor,omitempty"`
+	Operator string          `json:"operator,omitempty"` // who has signed the record
+	Void     string          `json:"void,omitempty"`     // why it changes nothing although an operator could append it
 	Origin   string          `json:"origin,omitempty"`
 	Fields   []FieldChange   `json:"fields,omitempty"`   // that differ from the last good value before
 	Spec     json.RawMessage `json:"spec,omitempty"`     // in the record; none if this build cannot read it
@@ -125,11 +127,13 @@ func (k *keyHistory) step(s Step) {
 	k.offered, _ = k.replay.Fold().Offered(k.key)
 	switch b := s.Record.Event.Body.(type) {
 	case *events.Object:
-		if b.Key == k.key {
+		if b.Key == k.key && s.Verdict.Void != "" {
+			k.add(s, Ignored)
+		} else if b.Key == k.key {
 			k.waiting = append(k.waiting, k.add(s, Waiting))
 		}
 	case *events.Begin:
-		if b.Shard == k.key.Shard() { // the session of the records that wait has ended
+		if b.Shard == k.key.Shard() && s.Verdict.Void == "" { // the session of the records that wait has ended
 			k.settleWaiting(Ignored)
 		}
 	}
@@ -147,6 +151,7 @@ func (k *keyHistory) step(s Step) {
 func (k *keyHistory) add(s Step, effect Effect) *KeyEvent {
 	e := &KeyEvent{
 		Key: Key(k.key), Seq: s.Record.Seq, Time: s.Record.Time.UTC(), What: What(s.Record), Effect: effect, Actor: s.Record.Event.Actor,
+		Operator: s.Verdict.Operator, Void: s.Verdict.Void,
 	}
 	if o, ok := s.Record.Event.Body.(*events.Object); ok {
 		e.Origin, e.part = o.Origin, o.Batch.Total > 1

@@ -38,6 +38,8 @@ type Step struct {
 	Reset bool
 	// Problems are the diagnostics of the record and of the objects it applied.
 	Problems []problem.Diagnostic
+	// Verdict is about the author of the record.
+	Verdict fold.Verdict
 }
 
 // What returns in one word what a record is: put, delete, begin, alive, overlay,
@@ -149,7 +151,7 @@ func (r *Replay) Next(ctx context.Context, rec events.Record) (Step, error) {
 	if err != nil {
 		return Step{}, err
 	}
-	r.last.Position, r.last.Problems = r.Position(), problems
+	r.last.Position, r.last.Problems, r.last.Verdict = r.Position(), problems, r.ledger.Fold().Verdict()
 	if r.last.Reset {
 		r.last.Changes = diffRows(r.before, r.Content())
 	}

@@ -76,7 +76,10 @@ func (a *act) open(ctx context.Context, e *command.Env) (err error) {
 	if err != nil {
 		return err
 	}
-	a.log, a.past = log, &past.Past{Name: "the mesh", Log: log, Versions: chain, Blobs: chain, Live: true}
+	a.past = &past.Past{Name: "the mesh", Log: log, Versions: chain, Blobs: chain, Live: true}
+	if a.log, err = e.OperatorLog(ctx); err != nil {
+		return err
+	}
 	a.fleet, err = e.Fleet()
 	return err
 }
@@ -102,6 +105,7 @@ func (a *act) read(ctx context.Context) error {
 	if a.fold, err = past.Fold(ctx, a.past, bounds.Last, progress.Show); err != nil {
 		return err
 	}
+	a.fold.AssumeSigned()
 	a.world, _, err = world.NewWorld().Apply(a.fold.Content())
 	return err
 }
