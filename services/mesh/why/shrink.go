@@ -41,6 +41,11 @@ func (w *words) add(text string) {
 // host adds the forms in which objects name a host: in full, its first label, and wildcards.
 func (w *words) host(host string) {
 	host = strings.ToLower(strings.Trim(host, ".*"))
+	if ip, _, ok := strings.Cut(host, "_"); ok { // the name of a listener
+		if _, err := netip.ParseAddr(ip); err == nil {
+			host = ip
+		}
+	}
 	if _, err := netip.ParseAddr(host); err == nil || !strings.Contains(host, ".") {
 		w.add(host)
 		return
