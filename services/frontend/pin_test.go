@@ -11,6 +11,10 @@ import (
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	routerv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/router/v3"
+	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	"google.golang.org/protobuf/types/known/anypb"
 
 	"meshlog.dev/proto/ident"
 	configv1 "meshlog.dev/proto/meshlog/config/v1"
@@ -60,6 +64,23 @@ func backend(t *testing.T, name string) uint32 {
 	return uint32(port)
 }
 
+// routing adds the filter that forwards requests to an HTTP listener.
+func routing(t *testing.T, l *listenerv3.Listener) {
+	var hcm hcmv3.HttpConnectionManager
+	config := l.GetFilterChains()[0].GetFilters()[0].GetTypedConfig()
+	if err := config.UnmarshalTo(&hcm); err != nil {
+		t.Fatal(err)
+	}
+	router, err := anypb.New(&routerv3.Router{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	hcm.HttpFilters = []*hcmv3.HttpFilter{{Name: "envoy.filters.http.router", ConfigType: &hcmv3.HttpFilter_TypedConfig{TypedConfig: router}}}
+	if err := config.MarshalFrom(&hcm); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // TestPinnedEnvoys runs two real Envoys, one of them pinned: it stays on the routes of the
 // version before and gets new endpoints, also after the frontend restarts without the
 // chain. The other one has the new routes. When the pin ends, both have them.
@@ -73,7 +94,9 @@ func TestPinnedEnvoys(t *testing.T) {
 	ports := map[string]int{"pinned": freePort(t), "other": freePort(t)}
 	mesh, xds, file := newMesh(t), freePort(t), &memstore.File{}
 	for name, port := range ports {
-		mesh.Publish(meshtest.PutFor("l-"+name, &configv1.NodeSelector{Cluster: name}, meshtest.Listener("l", uint32(port), "routes")))
+		l := meshtest.Listener("l", uint32(port), "routes")
+		routing(t, l)
+		mesh.Publish(meshtest.PutFor("l-"+name, &configv1.NodeSelector{Cluster: name}, l))
 	}
 	mesh.Publish(meshtest.Put("c", meshtest.Cluster("c", 1)), meshtest.Put("e", meshtest.Endpoints("c", a)), routes("one"))
 	first := start(t, "first", mesh, onPort(t, xds), withStore(file))
