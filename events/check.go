@@ -21,6 +21,7 @@ func check(m *eventv1.Event) error {
 		checkTime("observed_time", m.GetObservedTime()),
 		text("actor", m.GetActor()),
 		text("traceparent", m.GetTraceparent()),
+		within("signature", checkSignature(m.GetSignature())),
 	)
 	if err != nil {
 		return err
@@ -127,12 +128,12 @@ func checkOverlay(o *eventv1.Overlay) error {
 		return err
 	case !known:
 		return fmt.Errorf("kind: this build does not know %d", kind)
-	case o.GetRemove() && (kind != 0 && !quarantine || len(o.GetValues()) != 0 || o.GetScope() != nil || o.GetBatch() != nil):
-		return errors.New("remove: values, scope and batch must be absent in a removal, and kind too, or QUARANTINE")
+	case o.GetRemove() && (kind != 0 && !quarantine || len(o.GetValues()) != 0 || o.GetScope() != nil || o.GetProxies() != nil || o.GetBatch() != nil):
+		return errors.New("remove: values, scope, proxies and batch must be absent in a removal, and kind too, or QUARANTINE")
 	case o.GetRemove():
 		return nil
 	case kind == 0:
-		return errors.New("kind: 0 is none of ROLLBACK, HOLD, QUARANTINE and FREEZE")
+		return errors.New("kind: 0 is none of ROLLBACK, HOLD, QUARANTINE, FREEZE and PIN")
 	}
 	if err := checkReach(o); err != nil {
 		return err
@@ -164,12 +165,17 @@ func checkOverlay(o *eventv1.Overlay) error {
 // checkReach checks what an overlay is about: values, a scope, or both.
 func checkReach(o *eventv1.Overlay) error {
 	rollback, freeze := o.GetKind() == eventv1.OverlayKind_OVERLAY_KIND_ROLLBACK, o.GetKind() == eventv1.OverlayKind_OVERLAY_KIND_FREEZE
+	pin := o.GetKind() == eventv1.OverlayKind_OVERLAY_KIND_PIN
 	switch scope := o.GetScope(); {
 	case freeze && len(o.GetValues()) != 0:
 		return errors.New("values: must be empty in a FREEZE")
 	case freeze && scope == nil:
 		return errors.New("scope: is missing in a FREEZE")
-	case scope == nil && len(o.GetValues()) == 0:
+	case pin && o.GetProxies() == nil:
+		return errors.New("proxies: is missing in a PIN")
+	case !pin && o.GetProxies() != nil:
+		return errors.New("proxies: must be absent but in a PIN")
+	case scope == nil && len(o.GetValues()) == 0 && !pin: // a pin keeps what changes later
 		return errors.New("values: is empty")
 	case scope != nil && !rollback && !freeze:
 		return errors.New("scope: must be absent but in a ROLLBACK or a FREEZE")
@@ -179,15 +185,29 @@ func checkReach(o *eventv1.Overlay) error {
 		return errors.New("scope: is not configuration in a ROLLBACK")
 	case freeze && scope.GetNamespace() != "":
 		return errors.New("scope.namespace: must be empty in a FREEZE")
-	case o.GetBatch() != nil && !rollback:
-		return errors.New("batch: must be absent but in a ROLLBACK")
+	case o.GetBatch() != nil && !rollback && !pin:
+		return errors.New("batch: must be absent but in a ROLLBACK or a PIN")
 	case o.GetBatch().GetTotal() > MaxBatch: // the fold keeps them until the last one comes
 		return fmt.Errorf("batch.total: %d is above %d, the largest number of events in one append", o.GetBatch().GetTotal(), MaxBatch)
 	}
 	if freeze {
 		return within("scope.shard", checkShard(o.GetScope().GetShard()))
 	}
+	if pin {
+		return cmp.Or(checkProxies(o.GetProxies()), checkBatch(o.GetBatch()))
+	}
 	return cmp.Or(text("scope.namespace", o.GetScope().GetNamespace()), checkBatch(o.GetBatch()))
+}
+
+func checkProxies(p *eventv1.Proxies) error {
+	if p.GetId() == "" && p.GetNamespace() == "" && p.GetCluster() == "" && len(p.GetLabels()) == 0 {
+		return errors.New("proxies: selects no proxies")
+	}
+	err := cmp.Or(text("proxies.id", p.GetId()), text("proxies.namespace", p.GetNamespace()), text("proxies.cluster", p.GetCluster()))
+	for name, value := range p.GetLabels() {
+		err = cmp.Or(err, required("proxies.labels", name), text("proxies.labels", value))
+	}
+	return err
 }
 
 func checkOverlayValue(v *eventv1.OverlayValue, quarantine bool) error {

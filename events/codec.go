@@ -17,6 +17,21 @@ import (
 // Encode returns the bytes of a meshlog.event.v1.Event. Equal events give equal
 // bytes, and Decode reads them. The error names the invalid field.
 func Encode(e Event) ([]byte, error) {
+	b, err := encodeUnsigned(e)
+	if err == nil && e.Signature != nil {
+		if err = text("epoch_id", e.Signature.EpochID); err == nil {
+			b, err = appendSignature(b, e.Signature)
+		}
+		err = within("signature", err)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("encode event %q: %w", e.ID, err)
+	}
+	return b, nil
+}
+
+// encodeUnsigned is Encode without the signature.
+func encodeUnsigned(e Event) ([]byte, error) {
 	m := toProto(e)
 	err := check(m)
 	if err == nil {
@@ -26,10 +41,7 @@ func Encode(e Event) ([]byte, error) {
 	if err == nil {
 		b, err = proto.MarshalOptions{Deterministic: true}.Marshal(m)
 	}
-	if err != nil {
-		return nil, fmt.Errorf("encode event %q: %w", e.ID, err)
-	}
-	return b, nil
+	return b, err
 }
 
 // Decode reads the bytes that Encode returned; it keeps no reference to raw. It
@@ -62,7 +74,8 @@ func RecordHash(raw []byte, t time.Time) ident.Hash {
 	return ident.Hash(h.Sum(nil))
 }
 
-// toProto returns the message of an event, which may be invalid; check finds out.
+// toProto returns the message of an event, without its signature. It may be invalid;
+// check finds out.
 func toProto(e Event) *eventv1.Event {
 	m := &eventv1.Event{
 		Id:           e.ID,
@@ -136,6 +149,9 @@ func overlayToProto(o *Overlay) *eventv1.Overlay {
 		Id: o.ID, Kind: eventv1.OverlayKind(o.Kind), Reason: o.Reason, Remove: o.Remove,
 		Scope: scopeToProto(o.Scope), Batch: batchToProto(o.Batch),
 	}
+	if p := o.Proxies; p != nil {
+		m.Proxies = &eventv1.Proxies{Id: p.ID, Namespace: p.Namespace, Cluster: p.Cluster, Labels: p.Labels}
+	}
 	for _, v := range o.Values {
 		mv := &eventv1.OverlayValue{Base: hashToProto(v.Base)}
 		if r := v.Resource; r != nil {
@@ -206,7 +222,10 @@ func toTimestamp(t time.Time) *timestamppb.Timestamp {
 
 // fromProto returns the event in a message that check accepted.
 func fromProto(m *eventv1.Event) Event {
-	e := Event{ID: m.GetId(), Observed: fromTimestamp(m.GetObservedTime()), Actor: m.GetActor(), Trace: m.GetTraceparent()}
+	e := Event{
+		ID: m.GetId(), Observed: fromTimestamp(m.GetObservedTime()), Actor: m.GetActor(), Trace: m.GetTraceparent(),
+		Signature: signatureFromProto(m.GetSignature()),
+	}
 	switch b := m.GetBody().(type) {
 	case *eventv1.Event_Object:
 		e.Body = objectFromProto(b.Object)
@@ -278,6 +297,9 @@ func overlayFromProto(m *eventv1.Overlay) *Overlay {
 	}
 	if s := m.GetScope(); s != nil {
 		o.Scope = &ident.Scope{Shard: shardFromProto(s.GetShard()), Config: s.GetConfig(), Namespace: s.GetNamespace()}
+	}
+	if p := m.GetProxies(); p != nil {
+		o.Proxies = &ident.Proxies{ID: p.GetId(), Namespace: p.GetNamespace(), Cluster: p.GetCluster(), Labels: p.GetLabels()}
 	}
 	for _, mv := range m.GetValues() {
 		v := ident.OverlayValue{Key: keyFromProto(mv.GetKey()), Base: hashFromProto(mv.GetBase())}

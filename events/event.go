@@ -21,6 +21,8 @@ type Event struct {
 	Trace string
 	// Body is one of *Object, *Begin, *Alive, *Overlay, *Segment.
 	Body Body
+	// Signature is that of an operator; nil: the record has none.
+	Signature *Signature
 }
 
 // Body is the content of an event. Only types of this package implement it.
@@ -102,8 +104,8 @@ type Alive struct {
 }
 
 // Overlay replaces values of the world: a Hold each key until its base value changes,
-// a Rollback until it is removed. A Quarantine replaces xDS resources until it is
-// removed. What a Scope selects stays as it is meanwhile.
+// a Rollback until it is removed, a Pin too, for some proxies. A Quarantine replaces xDS
+// resources until it is removed. What a Scope selects stays as it is meanwhile.
 type Overlay struct {
 	ID     string // used once, also after a removal
 	Kind   ident.OverlayKind
@@ -111,7 +113,9 @@ type Overlay struct {
 	Values []ident.OverlayValue
 	// Scope is that of a Freeze, and of a Rollback of more than single objects.
 	Scope *ident.Scope
-	// Batch is set if a Rollback spans several events with one ID.
+	// Proxies are those that a Pin is for.
+	Proxies *ident.Proxies
+	// Batch is set if a Rollback or a Pin spans several events with one ID.
 	Batch Batch
 	// Remove removes the overlay with this ID. Kind is then Quarantine if a
 	// builder removes one, and zero if an operator does.

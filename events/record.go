@@ -43,6 +43,9 @@ func (r Raw) Record() Record {
 	if err == nil {
 		err = r.belongs(e)
 	}
+	if err == nil && e.Signature != nil {
+		e.Signature.verifiable(r)
+	}
 	if err != nil {
 		rec.Err = err
 		return rec

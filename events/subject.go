@@ -15,6 +15,7 @@ import (
 //	<source>.<instance>._ctl                 begin and alive of a shard
 //	_builder.segment  _builder.overlay       records of the builder
 //	_operator.overlay                        records of operators
+//	_operator.control                        signed begin and alive of an operator, of any shard
 //
 // In a token [A-Za-z0-9_-] stand for themselves, every other byte is =HH
 // (upper-case hex), an empty token is "=", and a first "_" of a name is
@@ -28,6 +29,7 @@ const (
 	SegmentSubject         Subject = "_builder.segment"
 	BuilderOverlaySubject  Subject = "_builder.overlay"
 	OperatorOverlaySubject Subject = "_operator.overlay"
+	OperatorControlSubject Subject = "_operator.control"
 )
 
 // AnyControlSubject is the wildcard for the ControlSubject of every shard.
@@ -104,16 +106,17 @@ func SourceSubjects(source string) Subject { return Subject(Token(source) + ".*.
 //
 // Holds and quarantines are records of the builder; all other overlays are
 // records of operators, and so is the removal of a hold: to approve a hold is to
-// remove it.
+// remove it. A begin or an alive with a signature is an operator's: one of a shard that has
+// a watcher has a subject that watchers do not share.
 func SubjectOf(e Event) (Subject, error) {
 	var s Subject
 	switch b := e.Body.(type) {
 	case *Object:
 		s = ObjectSubject(b.Key)
 	case *Begin:
-		s = ControlSubject(b.Shard)
+		s = controlOf(e, b.Shard)
 	case *Alive:
-		s = ControlSubject(b.Shard)
+		s = controlOf(e, b.Shard)
 	case *Overlay:
 		if s = OperatorOverlaySubject; b.Kind == ident.Hold || b.Kind == ident.Quarantine {
 			s = BuilderOverlaySubject
@@ -127,6 +130,13 @@ func SubjectOf(e Event) (Subject, error) {
 		return "", fmt.Errorf("key: source, instance, kind and namespace make a subject of %d bytes; at most %d are allowed", len(s), maxSubject)
 	}
 	return s, nil
+}
+
+func controlOf(e Event, sh ident.Shard) Subject {
+	if e.Signature != nil && sh.Source != ident.API {
+		return OperatorControlSubject
+	}
+	return ControlSubject(sh)
 }
 
 // In returns the full subject on the bus in the mesh called domain.

@@ -52,6 +52,11 @@ var laws = []law{
 		reason: "inspect, explain, history and act share only command: a command that explains a mesh cannot change it",
 	},
 	{
+		of:     []string{module + "operate/serve", module + "operate/bisect"},
+		never:  []string{module + "operate/inspect", module + "operate/explain", module + "operate/history", module + "operate/act", module + "operate/apply", module + "operate/cli"},
+		reason: "serve and bisect share only command with the other commands: what shows the past cannot change the mesh",
+	},
+	{
 		of:     []string{module + "operate/history"},
 		never:  []string{module + "operate/inspect", module + "operate/act", module + "operate/cli"},
 		reason: "inspect, history and act share only command",
@@ -299,7 +304,7 @@ var laws = []law{
 	{
 		of: []string{module + "..."},
 		except: []string{
-			module + "cmd/...", module + "roles/...", module + "builder/streams", module + "operate/command", module + "suite/faultsim", module + "internal/busauth",
+			module + "cmd/...", module + "roles/...", module + "builder/streams", module + "operate/command", module + "operate/serve", module + "suite/faultsim", module + "internal/busauth",
 		},
 		never: []string{
 			"meshlog.dev/events/natslog", "meshlog.dev/events/memlog",

@@ -241,3 +241,46 @@ func TestNoArchive(t *testing.T) {
 		t.Errorf("a directory: %v", err)
 	}
 }
+
+// Find yields the records under subjects, those that a filter over all records has.
+func TestFind(t *testing.T) {
+	l, path := sample(t, 5000)
+	a := open(t, path)
+	for _, subjects := range [][]events.Subject{{"s.1._ctl"}, {"s.0._ctl", "s.2._ctl"}, {"none"}, {"s.1._ctl", "s.0._ctl", "s.2._ctl"}} {
+		var want, got []uint64
+		for r, err := range l.Raw(t.Context(), 1, 5000) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			if slices.Contains(subjects, r.Subject) {
+				want = append(want, r.Seq)
+			}
+		}
+		for r, err := range a.Find(t.Context(), subjects...) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			if at, err := l.Get(t.Context(), r.Seq); err != nil || r.Record().Event.ID != at.Event.ID || !r.Time.Equal(at.Time) {
+				t.Fatalf("record %d is %v, want %v, %v", r.Seq, r, at, err)
+			}
+			got = append(got, r.Seq)
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("under %v: %d records, want %d", subjects, len(got), len(want))
+		}
+		for r, err := range a.Find(t.Context(), subjects...) { // the caller may stop
+			if err != nil || !slices.Contains(subjects, r.Subject) {
+				t.Errorf("record %d, %v", r.Seq, err)
+			}
+			break
+		}
+	}
+	if err := a.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for _, err := range a.Find(t.Context(), "s.1._ctl") {
+		if !errors.Is(err, events.ErrClosed) {
+			t.Errorf("closed: %v", err)
+		}
+	}
+}

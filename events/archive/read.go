@@ -55,8 +55,8 @@ func (a *Archive) Last(ctx context.Context, subject events.Subject) (events.Reco
 	return a.Get(ctx, subjects[i].GetSeq())
 }
 
-// Under implements events.Reader. It reads the whole archive if there is a record
-// under the subject.
+// Under implements events.Reader. It reads the archive up to the last record under the
+// subject.
 func (a *Archive) Under(ctx context.Context, subject events.Subject) iter.Seq2[events.Record, error] {
 	return func(yield func(events.Record, error) bool) {
 		last, err := a.Last(ctx, subject)
@@ -67,12 +67,12 @@ func (a *Archive) Under(ctx context.Context, subject events.Subject) iter.Seq2[e
 			yield(events.Record{}, err)
 			return
 		}
-		for r, err := range a.Raw(ctx, a.bounds().First, last.Seq) {
+		for r, err := range a.Find(ctx, subject) {
 			if err != nil {
 				yield(events.Record{}, err)
 				return
 			}
-			if r.Subject == subject && !yield(r.Record(), nil) {
+			if !yield(r.Record(), nil) || r.Seq >= last.Seq {
 				return
 			}
 		}

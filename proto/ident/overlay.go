@@ -3,6 +3,9 @@ package ident
 import (
 	"bytes"
 	"cmp"
+	"fmt"
+	"maps"
+	"slices"
 	"strings"
 )
 
@@ -16,7 +19,57 @@ const (
 	Hold       OverlayKind = 2 // the builder's guard keeps what a mass removal would take away
 	Quarantine OverlayKind = 3 // the builder keeps a resource from clients of a version that rejects it
 	Freeze     OverlayKind = 4 // an operator keeps the objects of a source as they are
+	Pin        OverlayKind = 5 // an operator keeps some proxies on earlier values
 )
+
+// Proxies selects proxies: those that match every field that is set.
+type Proxies struct {
+	ID        string // the whole node id
+	Namespace string
+	Cluster   string            // node.cluster
+	Labels    map[string]string // that a proxy has, with these values
+}
+
+// String returns the selector as operators write it: terms with commas.
+func (p Proxies) String() string {
+	var terms []string
+	for _, t := range [][2]string{{"id", p.ID}, {"namespace", p.Namespace}, {"cluster", p.Cluster}} {
+		if t[1] != "" {
+			terms = append(terms, t[0]+"="+t[1])
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(p.Labels)) {
+		terms = append(terms, name+"="+p.Labels[name])
+	}
+	return strings.Join(terms, ",")
+}
+
+// ParseProxies reads what String returns. A term without "=" is a node id.
+func ParseProxies(text string) (p Proxies, err error) {
+	for term := range strings.SplitSeq(text, ",") {
+		name, value, ok := strings.Cut(term, "=")
+		if !ok {
+			name, value = "id", term
+		}
+		if name == "" || value == "" {
+			return Proxies{}, fmt.Errorf("selector %q: want terms such as id=NODE, namespace=NAME, cluster=NAME or LABEL=VALUE, with commas between them", text)
+		}
+		switch name {
+		case "id":
+			p.ID = value
+		case "namespace":
+			p.Namespace = value
+		case "cluster":
+			p.Cluster = value
+		default:
+			if p.Labels == nil {
+				p.Labels = map[string]string{}
+			}
+			p.Labels[name] = value
+		}
+	}
+	return p, nil
+}
 
 // Scope is what an overlay keeps as it is until it is removed: the objects of a
 // shard, or configuration of all sources.
@@ -46,12 +99,14 @@ func (s Scope) String() string {
 }
 
 // OverlayValue is served for Key: of a Hold while the key's source offers Base, of a
-// Rollback until it is removed. That of a Quarantine is served in the place of Resource.
+// Rollback until it is removed, of a Pin to its Proxies until it is removed. That of a Quarantine is served in the place of Resource.
 type OverlayValue struct {
 	Key      Key
 	Base     Hash      // content hash of what the source offers; zero: it offers nothing
 	Resource *Resource // instead of Key and Base, in a Quarantine
 	Value    *Value    // nil: the key, or the resource, is not served
+	// Kept: the fold added it to a Pin, when the value changed for all other proxies.
+	Kept bool
 }
 
 // Rejected names one content of an xDS resource that clients of one version

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"sync/atomic"
 	"time"
 
 	admissionv1 "k8s.io/api/admission/v1"
@@ -23,6 +24,9 @@ const maxRequest = 8 << 20
 // drain is how long running requests may take after the end of Serve's context.
 const drain = time.Duration(timeout) * time.Second
 
+// farewell is how long Serve goes on after the end of its context.
+const farewell = time.Second
+
 // Server answers the API server.
 type Server struct {
 	log     *slog.Logger
@@ -35,11 +39,19 @@ func NewServer(log *slog.Logger, metrics *Metrics) *Server {
 	return &Server{log: log, limited: loglimit.New(log, 20), metrics: metrics}
 }
 
-// Serve answers on a listener, which has TLS, until ctx is done, and then ends the
-// requests that run.
+// Serve answers on a listener, which has TLS, until ctx is done and for a second more, and
+// then ends the requests that run. In that second each answer ends its connection: a request
+// that the API server sends on a connection that is just being closed fails, and with it what
+// a user applies.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	mux := http.NewServeMux()
-	mux.HandleFunc("POST "+Path, s.validate)
+	var ending atomic.Bool
+	mux.HandleFunc("POST "+Path, func(w http.ResponseWriter, r *http.Request) {
+		if ending.Load() {
+			w.Header().Set("Connection", "close")
+		}
+		s.validate(w, r)
+	})
 	server := &http.Server{
 		Handler: mux, ReadHeaderTimeout: drain, ReadTimeout: 2 * drain, WriteTimeout: 2 * drain, IdleTimeout: 2 * time.Minute,
 		MaxHeaderBytes: 16 << 10, ErrorLog: slog.NewLogLogger(errorLog{s.log.Handler(), s.limited}, slog.LevelWarn),
@@ -50,6 +62,14 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	case err := <-ended:
 		return err
 	case <-ctx.Done():
+	}
+	ending.Store(true)
+	timer := time.NewTimer(farewell)
+	defer timer.Stop()
+	select {
+	case err := <-ended:
+		return err
+	case <-timer.C:
 	}
 	stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), drain)
 	defer cancel()

@@ -36,6 +36,7 @@ func (anything) Judge(ident.Key, ident.Value) (proto.Message, []problem.Diagnost
 func (anything) Closed(ident.Key, ident.Value) (ident.Value, bool) { return ident.Value{}, false }
 
 func (anything) Configures(string) bool { return true }
+func (anything) Stages(string) bool     { return true }
 
 func (anything) EndpointsOnly(ident.Key, *world.Object, *world.Object) bool { return false }
 func (r *rig) pass(d time.Duration)                                         { r.mu.Lock(); r.now = r.now.Add(d); r.mu.Unlock() }

@@ -72,6 +72,7 @@ func (j judge) Judge(_ ident.Key, v ident.Value) (proto.Message, []problem.Diagn
 func (judge) Closed(ident.Key, ident.Value) (ident.Value, bool) { return ident.Value{}, false }
 
 func (judge) Configures(string) bool { return true }
+func (judge) Stages(string) bool     { return true }
 
 func (judge) EndpointsOnly(k ident.Key, _, _ *world.Object) bool { return k.Kind == "Endpoints" }
 

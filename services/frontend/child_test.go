@@ -25,6 +25,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/protobuf/types/known/anypb"
 
+	configv1 "meshlog.dev/proto/meshlog/config/v1"
 	"meshlog.dev/services/frontend"
 	"meshlog.dev/services/frontend/frontendtest"
 	. "meshlog.dev/services/mesh/meshtest"
@@ -54,12 +55,16 @@ type childTask struct {
 	Floor bool
 	// DefaultLimits limits the frontend as usual; else new streams are not limited.
 	DefaultLimits bool
+	// Entries is the number of ServiceEntries, which only sinks see; 0: no port for sinks.
+	Entries int
+	sinks   net.Listener
 }
 
 // childStats is the JSON that a child prints once it listens, and after each line
 // that it reads from standard input.
 type childStats struct {
 	Address     string
+	SinkAddress string        // of the port for sinks
 	CPU         time.Duration // so far
 	RSS         uint64        // RSS and the fields below are set only after "settle"; RSS after "peak", too
 	Heap, Stack uint64
@@ -83,11 +88,17 @@ func serveChild(in io.Reader, out io.Writer) error {
 	if task.Floor {
 		serve = serveFloor
 	}
+	s := childStats{Address: l.Addr().String()}
+	if task.Entries > 0 {
+		if task.sinks, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
+			return err
+		}
+		s.SinkAddress = task.sinks.Addr().String()
+	}
 	change, err := serve(l, task)
 	if err != nil {
 		return err
 	}
-	s := childStats{Address: l.Addr().String()}
 	for {
 		s.CPU = cpuTime()
 		if err := answers.Encode(s); err != nil || !lines.Scan() {
@@ -118,7 +129,8 @@ func (fatal) Helper() {}
 func (fatal) Fatalf(format string, args ...any) { panic(fmt.Sprintf(format, args...)) }
 
 // serveFrontend serves a mesh with the given number of services on one listener
-// until the process ends. Each change is to the endpoints of the first service.
+// until the process ends. Each change is to the endpoints of the first service, and to the
+// first ServiceEntry if there is one.
 func serveFrontend(l net.Listener, task childTask) (change func(), err error) {
 	chain := memstore.NewChain()
 	mesh := frontendtest.NewMesh(fatal{}, chain)
@@ -127,14 +139,24 @@ func serveFrontend(l net.Listener, task childTask) (change func(), err error) {
 		name := fmt.Sprint("c", i)
 		changes = append(changes, Put(name, Cluster(name, 1)), Put(name+"-endpoints", Endpoints(name, 1)))
 	}
+	for i := range task.Entries {
+		changes = append(changes, sinkOnly(i, 80))
+	}
+	if task.Entries > 0 {
+		changes = append(changes, sinkPolicy(&configv1.McpSink{NodeNamespace: "istio-system"}))
+	}
 	mesh.Publish(changes...)
+	var sinks []net.Listener
+	if task.sinks != nil {
+		sinks = append(sinks, task.sinks)
+	}
 	limits := frontend.DefaultLimits()
 	if !task.DefaultLimits {
 		limits.StreamsPerSecond, limits.FirstAnswers = 1e6, 1e6
 	}
 	serving := make(chan struct{}, 1)
 	s, err := frontend.New(frontend.Config{
-		ID: "f1", Build: "bench", Listeners: []net.Listener{l}, Logger: slog.New(slog.DiscardHandler),
+		ID: "f1", Build: "bench", Listeners: []net.Listener{l}, SinkListeners: sinks, Logger: slog.New(slog.DiscardHandler),
 		Store: memstore.Open(&memstore.File{}, store.Retention{}), Chain: chain, Head: chain.Head,
 		Limits: limits,
 		OnChange: func(bool) {
@@ -154,7 +176,11 @@ func serveFrontend(l net.Listener, task childTask) (change func(), err error) {
 	port := uint32(1)
 	return func() {
 		port = 1 + port%60000
-		mesh.Publish(Put("c0-endpoints", Endpoints("c0", port, port+1)))
+		changes := []Change{Put("c0-endpoints", Endpoints("c0", port, port+1))}
+		if task.Entries > 0 {
+			changes = append(changes, sinkOnly(0, port))
+		}
+		mesh.Publish(changes...)
 	}, nil
 }
 
@@ -262,6 +288,7 @@ type child struct {
 	lines   io.Writer
 	answers *json.Decoder
 	address string
+	sinks   string // address of the port for sinks
 }
 
 func startChild(b testing.TB, task childTask) *child {
@@ -285,7 +312,8 @@ func startChild(b testing.TB, task childTask) *child {
 					}
 				})
 				line, _ := json.Marshal(task)
-				c.address = c.do(string(line)).Address
+				began := c.do(string(line))
+				c.address, c.sinks = began.Address, began.SinkAddress
 				return c
 			}
 		}

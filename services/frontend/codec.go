@@ -111,6 +111,7 @@ func (r *request) fields() *fields {
 type response struct {
 	stream.Response
 	identifier string // of the frontend, for Envoy's stats
+	label      string // before each version
 }
 
 // fields are the numbers of a request's fields; zero: it has no such field.
@@ -155,7 +156,7 @@ func (codec) Marshal(v any) (mem.BufferSlice, error) {
 // buffers returns the head, which belongs to this response, and the resources,
 // whose slices all streams share that send the same list.
 func (r *response) buffers() mem.BufferSlice {
-	encode := func() any { return encode(r.Resources, r.Delta, r.Marked) }
+	encode := func() any { return encode(r.Resources, r.Delta, r.Marked, r.label) }
 	var resources mem.BufferSlice
 	if r.Memo != nil && !r.Marked {
 		resources = r.Memo.Do(r.Delta, encode).(mem.BufferSlice)
@@ -173,10 +174,10 @@ const (
 )
 
 // encode returns the field "resources" of a response.
-func encode(resources []*xds.Resource, delta, marked bool) mem.BufferSlice {
+func encode(resources []*xds.Resource, delta, marked bool, label string) mem.BufferSlice {
 	var buffers mem.BufferSlice
 	left := 0 // bytes that are to be copied
-	for b := range slicesOf(resources, delta, marked) {
+	for b := range slicesOf(resources, delta, marked, label) {
 		if len(b) < smallSlice {
 			left += len(b)
 		}
@@ -188,7 +189,7 @@ func encode(resources []*xds.Resource, delta, marked bool) mem.BufferSlice {
 			merged = nil
 		}
 	}
-	for b := range slicesOf(resources, delta, marked) {
+	for b := range slicesOf(resources, delta, marked, label) {
 		switch {
 		case len(b) >= smallSlice:
 			flush()
@@ -206,7 +207,7 @@ func encode(resources []*xds.Resource, delta, marked bool) mem.BufferSlice {
 }
 
 // slicesOf yields the slices that resources consist of on the wire.
-func slicesOf(resources []*xds.Resource, delta, marked bool) iter.Seq[[]byte] {
+func slicesOf(resources []*xds.Resource, delta, marked bool, label string) iter.Seq[[]byte] {
 	return func(yield func([]byte) bool) {
 		for _, r := range resources {
 			head := r.Head
@@ -215,6 +216,9 @@ func slicesOf(resources []*xds.Resource, delta, marked bool) iter.Seq[[]byte] {
 				head = stream.MarkedHead(r)
 			case delta:
 				head = r.DeltaHead
+			}
+			if delta && label != "" {
+				head = labelled(head, label)
 			}
 			if !yield(head) {
 				return
@@ -230,7 +234,7 @@ func slicesOf(resources []*xds.Resource, delta, marked bool) iter.Seq[[]byte] {
 
 func (r *response) head() []byte {
 	controlPlane := protowire.Number(responseControlPlane)
-	size := len(r.Version) + len(r.URL()) + len(r.Nonce) + len(r.identifier) + 16
+	size := len(r.label) + len(r.Version) + len(r.URL()) + len(r.Nonce) + len(r.identifier) + 16
 	if r.Delta {
 		controlPlane = deltaResponseControlPlane
 		for _, name := range r.Removed {
@@ -238,7 +242,7 @@ func (r *response) head() []byte {
 		}
 	}
 	head := make([]byte, 0, size)
-	head = appendText(head, responseVersion, r.Version)
+	head = appendText(head, responseVersion, r.label+r.Version)
 	head = appendText(head, responseType, r.URL())
 	head = appendText(head, responseNonce, r.Nonce)
 	for _, name := range r.Removed {

@@ -2,6 +2,7 @@ package frontend
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -112,7 +113,7 @@ func TestEncodeResponse(t *testing.T) {
 	r := &response{stream.Response{
 		Type: ident.EDS, Version: "v", Nonce: "7", Resources: []*xds.Resource{xds.Empty(ident.EDS, "a"), xds.Empty(ident.EDS, "b")},
 		Memo: new(names.Memo),
-	}, "f1"}
+	}, "f1", ""}
 	buffers, err := codec{}.Marshal(r)
 	if err != nil {
 		t.Fatal(err)
@@ -164,7 +165,7 @@ func TestEncodeDeltaResponse(t *testing.T) {
 	r := &response{stream.Response{
 		Type: ident.CDS, Delta: true, Version: "v", Nonce: "7", Removed: []string{"x", "y"},
 		Resources: []*xds.Resource{xds.Empty(ident.EDS, "a")},
-	}, "f1"}
+	}, "f1", ""}
 	buffers, err := codec{}.Marshal(r)
 	if err != nil {
 		t.Fatal(err)
@@ -184,6 +185,42 @@ func TestEncodeDeltaResponse(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, &got, protocmp.Transform()); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+// A label precedes each version of a response, and no other byte differs (SRV-1).
+func TestLabel(t *testing.T) {
+	for _, delta := range []bool{false, true} {
+		plain := stream.Response{
+			Type: ident.CDS, Delta: delta, Version: "v", Nonce: "7",
+			Resources: []*xds.Resource{xds.Empty(ident.EDS, "a"), xds.Empty(ident.EDS, strings.Repeat("b", 120))},
+		}
+		decode := func(r *response) (m proto.Message) {
+			if m = new(discoveryv3.DiscoveryResponse); delta {
+				m = new(discoveryv3.DeltaDiscoveryResponse)
+			}
+			buffers, err := codec{}.Marshal(r)
+			if err == nil {
+				err = proto.Unmarshal(buffers.Materialize(), m)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			return m
+		}
+		want, got := decode(&response{Response: plain}), decode(&response{Response: plain, label: "past:7.12-"})
+		switch m := want.(type) {
+		case *discoveryv3.DiscoveryResponse:
+			m.VersionInfo = "past:7.12-v"
+		case *discoveryv3.DeltaDiscoveryResponse:
+			m.SystemVersionInfo = "past:7.12-v"
+			for _, r := range m.GetResources() {
+				r.Version = "past:7.12-" + r.GetVersion()
+			}
+		}
+		if diff := cmp.Diff(want, got, protocmp.Transform()); diff != "" {
+			t.Errorf("delta=%v -want +got:\n%s", delta, diff)
+		}
 	}
 }
 

@@ -22,6 +22,10 @@ type Config struct {
 	ID string
 	// Build names the program in reports.
 	Build string
+	// Label is put before every version that clients are sent, so that what they have
+	// cannot be mistaken for the present mesh; empty: nothing. A stream without a label
+	// never takes a labelled version for one of its own.
+	Label string
 	// Store is the frontend's own replica. The frontend is its only writer.
 	Store store.Store
 	// Chain is followed for new versions; nil serves what Store has.

@@ -318,6 +318,7 @@ func (c *conn) request(r *request) error {
 	if err := c.afford(r); err != nil {
 		return err
 	}
+	r.Version = c.server.unlabelled(r.Version)
 	if err := c.state.Request(time.Now(), r.Request); err != nil {
 		return err
 	}

@@ -117,7 +117,7 @@ func (c *conn) next() bool {
 	_ = c.payWaiting() // not more than before
 	if ok {
 		c.readAnew(&r)
-		c.out, c.ready, c.responded = response{r, c.server.cfg.ID}, true, true
+		c.out, c.ready, c.responded = response{r, c.server.cfg.ID, c.server.cfg.Label}, true, true
 		c.subscribe() // CDS may be sent without a request
 	} else {
 		c.askHead()

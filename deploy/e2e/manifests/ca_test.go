@@ -19,6 +19,14 @@ import (
 	"testing"
 	"time"
 
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/structpb"
+
 	"meshlog.dev/deploy/e2e/cluster"
 	"meshlog.dev/deploy/e2e/rig"
 	"meshlog.dev/deploy/testkit/certtest"
@@ -28,7 +36,7 @@ import (
 )
 
 // TestMesh runs the deployment with a certificate authority, the watcher of token issuers,
-// that of a source of MCP-over-xDS, and the process that writes Events. An agent with the
+// that of a source of MCP-over-xDS, the port for MCP-over-xDS, and the process that writes Events. An agent with the
 // token of a pod gets the certificate of its account, with the
 // rights that the manifests give the ca: the API server reviews the token, and the
 // builder knows the pod. With it, it joins a frontend that lets nobody else in.
@@ -41,7 +49,7 @@ func TestMesh(t *testing.T) {
 	c, err := cluster.Start(ctx, t.TempDir(), "default")
 	must(t, err)
 	t.Cleanup(c.End)
-	text := render(own(t, []string{"."}, []string{"components/xds-tls", "components/ca", "components/jwks", "components/events", "components/watcher-xds"}))
+	text := render(own(t, []string{"."}, []string{"components/xds-tls", "components/ca", "components/jwks", "components/events", "components/watcher-xds", "components/mcp"}))
 	must(t, c.Apply(ctx, text))
 	must(t, c.Apply(ctx, podOfShop))
 
@@ -66,6 +74,7 @@ func TestMesh(t *testing.T) {
 		k.ready(w)
 	}
 
+	k.refusesSink(t, k.port("frontend-0", "15013"), xdsCA)
 	dir := t.TempDir()
 	token := requestToken(ctx, t, c, "demo", "cart", map[string]any{
 		"audiences": []any{"istio-ca"}, "boundObjectRef": map[string]any{"kind": "Pod", "apiVersion": "v1", "name": "cart-0"},
@@ -104,6 +113,27 @@ func (k *kubelet) knowSource(t *testing.T, secrets string) {
 	k.services["istiod.istio-system"] = "istiod"
 	k.ports["istiod:15010"], err = strconv.Atoi(port)
 	must(t, err)
+}
+
+// refusesSink demands that a port serves MCP-over-xDS, over TLS: it refuses a client that the
+// MeshPolicy does not name, and says what to do.
+func (k *kubelet) refusesSink(t *testing.T, port int, ca *certtest.CA) {
+	t.Helper()
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(ca.PEM())
+	conn, err := grpc.NewClient(fmt.Sprintf("127.0.0.1:%d", port), grpc.WithTransportCredentials(credentials.NewClientTLSFromCert(roots, "localhost")))
+	must(t, err)
+	defer conn.Close()
+	stream, err := discoveryv3.NewAggregatedDiscoveryServiceClient(conn).StreamAggregatedResources(k.ctx)
+	must(t, err)
+	node, err := structpb.NewStruct(map[string]any{"GENERATOR": "api", "NAMESPACE": "istio-system"})
+	must(t, err)
+	must(t, stream.Send(&discoveryv3.DiscoveryRequest{
+		Node: &corev3.Node{Id: "sidecar~10.0.0.1~istiod.istio-system~istio-system.svc.cluster.local", Metadata: node}, TypeUrl: "networking.istio.io/v1/ServiceEntry",
+	}))
+	if _, err := stream.Recv(); status.Code(err) != codes.PermissionDenied || !strings.Contains(err.Error(), "mcp.sinks") {
+		t.Errorf("a client of MCP-over-xDS: %v", err)
+	}
 }
 
 // podOfShop is a pod, as its kubelet reports it.

@@ -8,8 +8,10 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -17,6 +19,7 @@ import (
 	"meshlog.dev/deploy/testkit/consultest"
 	"meshlog.dev/deploy/testkit/istiotest"
 	"meshlog.dev/deploy/testkit/kubetest"
+	"meshlog.dev/deploy/testkit/nacostest"
 	"meshlog.dev/deploy/testkit/program"
 	"meshlog.dev/deploy/testkit/testport"
 )
@@ -96,15 +99,53 @@ func ask(ctx context.Context, port int, host string) (string, error) {
 func TestIstiodFedByMeshlog(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	dir := t.TempDir()
-	consul := consultest.Start(t, consultest.Options{})
-	w := &world{consul: consul}
+	w := &world{consul: consultest.Start(t, consultest.Options{})}
 	w.serveInstances(t, 2)
 	w.register(ctx, t, 0, "1")
-	file, err := rig.SourcesFile(dir, "{type: consul, consul: ["+consul.Addr+"]}")
+	f := feed(ctx, t, "{type: consul, consul: ["+w.consul.Addr+"]}")
+	f.answers(ctx, t, "web.service.consul", w.port, address(0))
+	w.register(ctx, t, 1, "1")
+	w.deregister(ctx, t, 0)
+	f.answers(ctx, t, "web.service.consul", w.port, address(1))
+	f.wellFed(ctx, t)
+}
+
+// TestIstiodFedFromNacos is the same with the services of a real Nacos server (r-nacos).
+func TestIstiodFedFromNacos(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	w := &world{}
+	w.serveInstances(t, 2)
+	nacos := nacostest.Start(t, nacostest.Options{})
+	instance := func(method string, i int) {
+		t.Helper()
+		must(t, nacos.Call(ctx, method, "/nacos/v1/ns/instance", url.Values{
+			"serviceName": {"web"}, "ip": {address(i)}, "port": {strconv.Itoa(w.port)}, "ephemeral": {"false"},
+		}, nil))
+	}
+	instance(http.MethodPost, 0)
+	f := feed(ctx, t, "{type: nacos, nacos: ["+nacos.Addr+"]}")
+	const host = "web.DEFAULT-GROUP.public.nacos"
+	f.answers(ctx, t, host, w.port, address(0))
+	instance(http.MethodPost, 1)
+	instance(http.MethodDelete, 0)
+	f.answers(ctx, t, host, w.port, address(1))
+	f.wellFed(ctx, t)
+}
+
+// fed is an istiod that reads a mesh, and an Envoy that the istiod configures.
+type fed struct {
+	from  *source
+	envoy *rig.Envoy
+}
+
+// feed runs a mesh with a source, an istiod that reads the mesh, and an Envoy.
+func feed(ctx context.Context, t *testing.T, entry string) *fed {
+	t.Helper()
+	dir := t.TempDir()
+	file, err := rig.SourcesFile(dir, entry)
 	must(t, err)
 	from := startSource(ctx, t, dir, sinks, file)
-
 	kube := kubetest.Start(t)
 	must(t, kube.InstallIstioCRDs(ctx))
 	access, err := kubetest.Kubeconfig(kube.Config())
@@ -121,22 +162,26 @@ func TestIstiodFedByMeshlog(t *testing.T) {
 	})
 	must(t, err)
 	t.Cleanup(envoy.Kill)
-	answers := func(i int) {
-		t.Helper()
-		must(t, envoy.UntilAlive(ctx, fmt.Sprintf("an answer of instance %d", i), func(ctx context.Context) error {
-			body, err := ask(ctx, w.port, fmt.Sprintf("web.service.consul:%d", w.port))
-			if err == nil && body != address(i) {
-				err = fmt.Errorf("%s answers", body)
-			}
-			return err
-		}))
-	}
-	answers(0)
-	w.register(ctx, t, 1, "1")
-	w.deregister(ctx, t, 0)
-	answers(1)
-	from.inSync(ctx, t)
-	if n, err := envoy.Rejected(ctx); err != nil || n != 0 {
+	return &fed{from, envoy}
+}
+
+// answers waits until an instance answers the requests for a host.
+func (f *fed) answers(ctx context.Context, t *testing.T, host string, port int, instance string) {
+	t.Helper()
+	must(t, f.envoy.UntilAlive(ctx, "an answer of "+instance, func(ctx context.Context) error {
+		body, err := ask(ctx, port, fmt.Sprintf("%s:%d", host, port))
+		if err == nil && body != instance {
+			err = fmt.Errorf("%s answers", body)
+		}
+		return err
+	}))
+}
+
+// wellFed demands that the istiod has applied all, and that Envoy has rejected nothing.
+func (f *fed) wellFed(ctx context.Context, t *testing.T) {
+	t.Helper()
+	f.from.inSync(ctx, t)
+	if n, err := f.envoy.Rejected(ctx); err != nil || n != 0 {
 		t.Errorf("Envoy rejected %d responses, %v", n, err)
 	}
 }

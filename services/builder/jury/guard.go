@@ -129,6 +129,9 @@ func overlaid(content *store.Snapshot) (map[ident.Key]*ident.Value, error) {
 		if err != nil {
 			return nil, err
 		}
+		if o.Kind == ident.Pin {
+			continue // only some proxies are served its values
+		}
 		for _, v := range o.Values {
 			if v.Resource == nil {
 				over[v.Key] = v.Value

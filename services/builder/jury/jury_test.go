@@ -215,6 +215,7 @@ func (anything) Judge(ident.Key, ident.Value) (proto.Message, []problem.Diagnost
 func (anything) Closed(ident.Key, ident.Value) (ident.Value, bool) { return ident.Value{}, false }
 
 func (anything) Configures(string) bool { return true }
+func (anything) Stages(string) bool     { return true }
 
 func (anything) EndpointsOnly(ident.Key, *world.Object, *world.Object) bool { return false }
 

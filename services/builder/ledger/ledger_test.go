@@ -45,6 +45,7 @@ func (good) Judge(ident.Key, ident.Value) (proto.Message, []problem.Diagnostic, 
 func (good) Closed(ident.Key, ident.Value) (ident.Value, bool) { return ident.Value{}, false }
 
 func (good) Configures(string) bool { return true }
+func (good) Stages(string) bool     { return true }
 
 func (good) EndpointsOnly(ident.Key, *world.Object, *world.Object) bool { return false }
 

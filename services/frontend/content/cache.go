@@ -184,6 +184,7 @@ func (c *Cache) swap(next servedVersion, changes []change) []*Client {
 		}
 	}
 	for _, in := range next.changed {
+		in.View = "" // what a pinned proxy's view of it says concerns it too
 		for cl := range c.concerned[in] {
 			cl.moves++
 			tell(cl)

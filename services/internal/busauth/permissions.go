@@ -61,13 +61,28 @@ func Permissions(r bus.Role, domain string) bus.Permissions {
 			natslog.ReadPermissions(),
 			// Operators approve, end the sessions of a removed source, and apply objects
 			// (API-4).
-			subjects(domain, events.OperatorOverlaySubject, events.AnyControlSubject, events.Objects{Source: ident.API}.Subjects()),
+			subjects(domain, events.OperatorOverlaySubject, events.OperatorControlSubject, events.AnyControlSubject, events.Objects{Source: ident.API}.Subjects()),
 			natsfeed.ReadPermissions(), audit.ReadPermissions(),
 		)
 		p.Subscribe = append(p.Subscribe, chain.LiveSubject())
 	}
 	p.Publish, p.Subscribe = sorted(p.Publish), sorted(p.Subscribe)
 	return p
+}
+
+// signedOnly takes the sessions of watchers out of what the operators' user may publish:
+// operators who sign have a subject of their own for sessions. The imports of the account
+// stay, as those of a Limit.
+func signedOnly(domain string, all []*account) {
+	for _, a := range all {
+		if a.role != bus.Operator() {
+			continue
+		}
+		p := *a.perms
+		p.Publish = slices.DeleteFunc(slices.Clone(p.Publish), func(s string) bool { return s == events.AnyControlSubject.In(domain) })
+		p.Publish = sorted(append(p.Publish, events.SourceControlSubjects(ident.API).In(domain)))
+		a.user = &p
+	}
 }
 
 func subjects(domain string, of ...events.Subject) []string {

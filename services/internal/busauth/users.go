@@ -52,6 +52,9 @@ type Users struct {
 	// Limits narrow what watchers may publish; a watcher without one may publish all
 	// of its shard. nil: there are no limits.
 	Limits map[bus.Role]Limit
+	// Signed: operators sign their records, so their user need not publish the sessions of
+	// watchers.
+	Signed bool
 }
 
 // WriteUsers writes users without limits, as Users.Write does.
@@ -114,6 +117,9 @@ func (u Users) Write(dir string) ([]File, []Permission, error) {
 		if l, ok := u.Limits[a.role]; ok && len(a.users) > 0 {
 			a.limit(u.Domain, l)
 		}
+	}
+	if u.Signed {
+		signedOnly(u.Domain, all)
 	}
 	content := config(u.Domain, all)
 	state, err := writeConfig(path, content, 0o644)

@@ -21,6 +21,10 @@ type step struct {
 	touched map[string]struct{}
 	// policy: another MeshPolicy may count.
 	policy bool
+	// before is what was served for keys that may have changed, if there are pins; nil:
+	// nothing.
+	before map[ident.Key]*ident.Value
+	begun  map[string]bool // pins that keep nothing of what this record changes
 }
 
 // serve makes the value that e's source offers the one that counts, if it is good.
@@ -74,6 +78,7 @@ func (s *step) finish() world.Change {
 	if s.policy {
 		s.enforce()
 	}
+	s.keepPinned()
 	for _, id := range slices.Sorted(maps.Keys(s.touched)) {
 		s.change.Rows = append(s.change.Rows, s.overlays[id].change(id, s.seq))
 		s.change.EndpointsOnly = false
@@ -200,6 +205,7 @@ func (s *step) offer(sh *shard, e *entry, v *value, seq uint64) {
 // setGood makes v the last good value of e, and adds the change of its row.
 func (s *step) setGood(e *entry, v *value, seq uint64) {
 	old := e.good
+	s.changing(e.key)
 	e.good = v
 	if hashOf(old) == hashOf(v) {
 		return
@@ -225,6 +231,7 @@ func (s *step) liftOver(k ident.Key, offered ident.Hash) {
 		if !s.variant.lifts(o.Kind) || s.variant.lies(o.values[k].Base, offered) {
 			continue
 		}
+		s.changing(k)
 		s.lift(o, k)
 		s.noticePolicy(k)
 		if o.empty() {

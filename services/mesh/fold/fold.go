@@ -87,6 +87,10 @@ func Restore(build string, j Judge, rows iter.Seq2[string, []byte]) (*Fold, erro
 		Head:        ident.Position{Epoch: meta.GetSegmentHead().GetEpoch(), Seq: meta.GetSegmentHead().GetSeq()},
 		VersionsSeq: meta.GetSegmentVersionsSeq(),
 		EpochRecord: meta.GetEpochRecord(),
+		ID:          meta.GetEpochId(),
+	}
+	if err := f.restore(meta); err != nil {
+		return nil, err
 	}
 	f.rules = f.policyRules()
 	f.withholdAnew()
@@ -117,6 +121,7 @@ func (f *Fold) Apply(rec events.Record, base iter.Seq2[string, []byte]) (world.C
 		return world.Change{}, nil, fmt.Errorf("%w: record %d names %s", ErrNeedsBase, rec.Seq, h)
 	}
 	s := &step{Fold: f, seq: rec.Seq}
+	f.verdict = Verdict{}
 	g, isSegment := rec.Event.Body.(*events.Segment)
 	switch {
 	case errors.Is(rec.Err, events.ErrRefused):
@@ -127,14 +132,16 @@ func (f *Fold) Apply(rec events.Record, base iter.Seq2[string, []byte]) (world.C
 		f.undecoded++
 		s.warn("undecoded", fmt.Sprintf("record %d: %v", rec.Seq, rec.Err), "", "the record changes nothing")
 	case isSegment && f.valid(g):
-		if err := s.segmentRecord(g, base); err != nil {
+		if err := s.segmentRecord(rec.Event.ID, g, base); err != nil {
 			return world.Change{}, nil, err
 		}
 	case isSegment:
 		s.warn("segment-void", fmt.Sprintf("record %d: a segment of epoch %d within epoch %d", rec.Seq, g.Epoch, f.segment.Epoch),
 			"", "the record changes nothing")
 	default:
-		s.event(rec.Event)
+		if e, ok := s.verify(rec.Event); ok {
+			s.event(e)
+		}
 	}
 	f.seq, f.recordHash, f.recordTime = rec.Seq, rec.Hash, rec.Time
 	return s.finish(), s.problems, nil
@@ -244,6 +251,7 @@ func (f *Fold) Diagnostics() []problem.Diagnostic {
 			Reason: fmt.Sprintf("records refused in epoch %d: %d, the last one is %d; no publisher of meshlog appends such records", f.segment.Epoch, f.refused, f.lastRefused),
 		})
 	}
+	all = append(all, f.voided()...)
 	for _, e := range f.troubled {
 		all = append(all, e.diagnostics()...)
 	}

@@ -29,6 +29,9 @@ type Judge interface {
 	// Configures reports whether objects of a kind are configuration, which operators
 	// may roll back.
 	Configures(kind string) bool
+	// Stages reports whether some proxies may have objects of a kind that differ from
+	// those of all others, as those of a pin.
+	Stages(kind string) bool
 }
 
 // KindJudge judges by the table of kinds: the Judge of production.
@@ -125,6 +128,12 @@ func notYet(kd *kind.Kind) []problem.Diagnostic {
 func (KindJudge) Configures(name string) bool {
 	kd, ok := kind.ByName(name)
 	return ok && !kd.State
+}
+
+// Stages asks the kind; false for a kind that this build does not know.
+func (KindJudge) Stages(name string) bool {
+	kd, ok := kind.ByName(name)
+	return ok && kd.Staged()
 }
 
 // EndpointsOnly asks the kind; false if a value cannot be decoded.

@@ -25,6 +25,7 @@ func (s *step) overlay(e events.Event, o *events.Overlay) {
 		scoped = scoped || old.Scope != nil
 		for k := range old.values {
 			s.noticePolicy(k)
+			s.changing(k)
 		}
 	}
 	if o.Remove {
@@ -37,15 +38,21 @@ func (s *step) overlay(e events.Event, o *events.Overlay) {
 		return
 	}
 	over := newOverlay(world.Overlay{
-		ID: o.ID, Kind: o.Kind, Reason: o.Reason, Actor: e.Actor, Observed: e.Observed, Scope: o.Scope, Values: s.lying(o),
+		ID: o.ID, Kind: o.Kind, Reason: o.Reason, Actor: e.Actor, Observed: e.Observed, Scope: o.Scope, Proxies: o.Proxies, Values: s.lying(o),
 	}, s.seq)
-	if over.Kind == ident.Hold {
+	if over.Kind == ident.Pin && !s.pinned(over) {
+		return
+	}
+	if over.Kind == ident.Hold || over.Kind == ident.Pin {
 		for _, k := range s.forbiddenIn(over) {
 			delete(over.values, k)
 		}
 	}
 	if over.empty() {
 		return
+	}
+	for k := range over.values {
+		s.changing(k)
 	}
 	s.setOverlay(over)
 	s.touch(o.ID)
@@ -61,6 +68,11 @@ func (s *step) overlay(e events.Event, o *events.Overlay) {
 func (s *step) removeOverlay(id string) {
 	s.gone[id] = struct{}{}
 	s.unsaved.overlay(id)
+	if o := s.overlays[id]; o != nil {
+		for k := range o.values {
+			s.changing(k)
+		}
+	}
 	if s.dropOverlay(id) {
 		s.touch(id)
 		s.thaw()
@@ -109,6 +121,8 @@ func (s *step) lying(o *events.Overlay) []ident.OverlayValue {
 		switch {
 		case v.Resource != nil:
 			return false
+		case o.Kind == ident.Pin:
+			return !s.stages(o.ID, v.Key)
 		case !s.variant.lifts(o.Kind) && !s.judge.Configures(v.Key.Kind):
 			s.problems = append(s.problems, problem.Diagnostic{
 				Severity: problem.Warning, Code: "overlay-state", Key: v.Key,

@@ -80,7 +80,9 @@ func (s *state) policyRules() *permit.Rules {
 		}
 	}
 	p := w.Policy()
-	return permit.New(p.SourceRules, p.DomainSuffix, home)
+	rules := permit.New(p.SourceRules, p.DomainSuffix, home)
+	rules.Operators = permit.OperatorsOf(p.Operators)
+	return rules
 }
 
 // noticePolicy notes that the value served for k changed: if it is a policy, it may
@@ -102,6 +104,9 @@ func (s *step) enforce() {
 		return
 	}
 	for _, o := range s.forbiddenHolds() {
+		for k := range o.values {
+			s.changing(k)
+		}
 		s.liftForbidden(o)
 		s.touch(o.ID)
 	}
@@ -142,20 +147,20 @@ func (s *step) permit(e *entry) {
 	}
 }
 
-// forbiddenHolds returns the holds that keep an object in service which its
+// forbiddenHolds returns the holds and pins that keep an object in service which its
 // source may not publish, sorted by id. A rollback is the word of an operator and
 // outranks the rules.
 func (f *Fold) forbiddenHolds() []*overlay {
 	var all []*overlay
 	for _, id := range slices.Sorted(maps.Keys(f.overlays)) {
-		if o := f.overlays[id]; o.Kind == ident.Hold && len(f.forbiddenIn(o)) > 0 {
+		if o := f.overlays[id]; (o.Kind == ident.Hold || o.Kind == ident.Pin) && len(f.forbiddenIn(o)) > 0 {
 			all = append(all, o)
 		}
 	}
 	return all
 }
 
-// forbiddenIn returns the keys of a hold whose values their sources may not
+// forbiddenIn returns the keys of a hold or a pin whose values their sources may not
 // publish.
 func (f *Fold) forbiddenIn(o *overlay) []ident.Key {
 	var keys []ident.Key
@@ -167,7 +172,7 @@ func (f *Fold) forbiddenIn(o *overlay) []ident.Key {
 	return keys
 }
 
-// liftForbidden takes forbidden keys out of a hold.
+// liftForbidden takes forbidden keys out of a hold or a pin.
 func (f *Fold) liftForbidden(o *overlay) {
 	for _, k := range f.forbiddenIn(o) {
 		f.lift(o, k)

@@ -174,7 +174,9 @@ func (a *author) overlay(f *Fold, s *speaker) *events.Overlay {
 	if a.choose(3) == 0 {
 		return &events.Overlay{ID: o.ID, Remove: true}
 	}
-	switch a.choose(6) {
+	switch a.choose(7) {
+	case 6:
+		o.Kind, o.Proxies = ident.Pin, &ident.Proxies{Namespace: "shop"}
 	case 0:
 		return quarantine(o.ID, a.pick("r1", "r2"), a.pick("good", "-"))
 	case 1, 2:

@@ -64,6 +64,8 @@ func (f *Fold) metaBytes() []byte {
 		Refused:            f.refused,
 		LastRefused:        f.lastRefused,
 	}
+	m.EpochId = f.segment.ID
+	f.save(m)
 	if !f.recordTime.IsZero() {
 		m.RecordTime = timestamppb.New(f.recordTime)
 	}

@@ -71,6 +71,9 @@ func (v variant) lastGood(base *state, k ident.Key) *value {
 // said holds until an operator says otherwise.
 func (v variant) lifts(k ident.OverlayKind) bool { return !v.has("operator") || k == ident.Hold }
 
+// keeps reports whether pins keep what changes for all other proxies.
+func (v variant) keeps() bool { return v.has("pin") }
+
 // lies reports whether an overlay made for the value base lies over the offered
 // one.
 func (v variant) lies(base, offered ident.Hash) bool {

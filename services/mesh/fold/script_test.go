@@ -41,6 +41,10 @@ import (
 //	junk                              a record that cannot be decoded
 //	as SUBJECT LINE                   the record of a line, under a subject
 //	foreign LINE                      the record of a line, as the server appends it when a client makes it reply to the log
+//	by NAME LINE                      the record of a line, signed by an operator: ann (with a second key ann2), bob or eve;
+//	                                  options read=SEQ (by default the record before), number=N, of=EPOCH, mesh=ID
+//	again N                           the bytes of record N once more
+//	steal N LINE                      the record of a line, with the signature of record N
 //	publish [KEY=VALUE...]            no record: these values, or without any the fold's content, become the published head
 //	seq N                             no record: the next record has this number
 //
@@ -52,6 +56,7 @@ type script struct {
 	published []kv
 	head      ident.Position
 	pending   *iter.Seq2[string, []byte]
+	signed    map[uint64]events.Event // signed records
 }
 
 type kv struct {
@@ -116,6 +121,7 @@ func (testJudge) Closed(k ident.Key, v ident.Value) (ident.Value, bool) {
 }
 
 func (testJudge) Configures(kind string) bool { return kind != "Endpoint" }
+func (testJudge) Stages(kind string) bool     { return kind != "Endpoint" && kind != "MeshPolicy" }
 
 func (testJudge) EndpointsOnly(k ident.Key, _, _ *world.Object) bool { return k.Kind == "Endpoint" }
 
@@ -127,6 +133,10 @@ var policies = map[string]*configv1.MeshPolicy{
 	"policy-endpoints": {SourceRules: []*configv1.SourceRule{{Source: "file", Kinds: []string{"Endpoint"}}}},
 	"policy-roots":     {SourceRules: []*configv1.SourceRule{{Source: "*", Kinds: []string{"TrustBundle", "Jwks"}}}},
 	"policy-other":     {SourceRules: []*configv1.SourceRule{{Source: "other"}}},
+	"policy-ann":       {Operators: []*configv1.Operator{{Name: "ann", Keys: []string{signerText("ann"), signerText("ann2")}}}},
+	"policy-both": {Operators: []*configv1.Operator{
+		{Name: "ann", Keys: []string{signerText("ann")}}, {Name: "bob", Keys: []string{signerText("bob")}},
+	}},
 }
 
 // policyText returns the name of a policy, or the bytes as text.
@@ -182,7 +192,7 @@ func parseWords(line string) words {
 	for i, f := range strings.Fields(line) {
 		name, value, _ := strings.Cut(f, "=")
 		switch name {
-		case "low", "batch", "origin", "partial", "nodigest", "listed", "kinds", "ends", "scope":
+		case "low", "batch", "origin", "partial", "nodigest", "listed", "kinds", "ends", "scope", "read", "number", "of", "mesh":
 			w.options[name] = value
 		case "shard":
 			w.shard.Source, w.shard.Instance, _ = strings.Cut(value, "/")
@@ -208,6 +218,8 @@ func (w words) number(name string, otherwise uint64) uint64 {
 func (s *script) record(line string) (events.Record, bool) {
 	w := parseWords(line)
 	switch w.verb {
+	case "by", "again", "steal":
+		return s.bySigned(w, line), true
 	case "as", "foreign":
 		return s.forged(w.verb, strings.TrimSpace(strings.TrimPrefix(line, w.verb))), true
 	case "publish":
@@ -239,6 +251,9 @@ func (s *script) record(line string) (events.Record, bool) {
 	case "freeze":
 		rec.Event.Actor = "ann"
 		rec.Event.Body = &events.Overlay{ID: w.args[0], Kind: ident.Freeze, Reason: "a reason", Scope: &ident.Scope{Shard: w.shard}}
+	case "pin":
+		rec.Event.Actor = "ann"
+		rec.Event.Body = w.pin()
 	case "remove":
 		rec.Event.Body = &events.Overlay{ID: w.args[0], Remove: true}
 	case "junk":
@@ -383,6 +398,15 @@ func (w words) overlay() *events.Overlay {
 	return o
 }
 
+// pin returns an overlay that keeps the proxies of a namespace on values.
+func (w words) pin() *events.Overlay {
+	namespace := w.args[1]
+	w.args = append([]string{w.args[0], "rollback"}, w.args[2:]...)
+	o := w.overlay()
+	o.Kind, o.Proxies = ident.Pin, &ident.Proxies{Namespace: namespace}
+	return o
+}
+
 // quarantine returns an overlay that keeps a resource from clients. value is served
 // instead; - means no value.
 func quarantine(id, resource, value string) *events.Overlay {
@@ -472,7 +496,10 @@ func textOf(row string, b []byte) string {
 		if o.Scope != nil {
 			values = slices.Insert(values, 0, "("+o.Scope.String()+")")
 		}
-		return fmt.Sprintf("%s by %s: %s", map[ident.OverlayKind]string{1: "rollback", 2: "hold", 3: "quarantine", 4: "freeze"}[o.Kind], o.Actor, strings.Join(values, " "))
+		if o.Proxies != nil {
+			values = slices.Insert(values, 0, "("+o.Proxies.String()+")")
+		}
+		return fmt.Sprintf("%s by %s: %s", map[ident.OverlayKind]string{1: "rollback", 2: "hold", 3: "quarantine", 4: "freeze", 5: "pin"}[o.Kind], o.Actor, strings.Join(values, " "))
 	}
 	v, err := world.UnmarshalValue(b)
 	if err != nil {

@@ -27,10 +27,10 @@ func (f *Fold) beginsEpoch(rec events.Record) bool {
 	return ok && g.EpochRecord == 0 && f.valid(g)
 }
 
-// segmentRecord applies a valid segment: a greater epoch replaces the state by
+// segmentRecord applies a valid segment, the record with that id: a greater epoch replaces the state by
 // the base's, another build keeps the offered values; then all offered values are
 // judged again over the base's last good values.
-func (s *step) segmentRecord(g *events.Segment, base iter.Seq2[string, []byte]) error {
+func (s *step) segmentRecord(id string, g *events.Segment, base iter.Seq2[string, []byte]) error {
 	next := newState()
 	if base != nil {
 		var err error
@@ -38,9 +38,9 @@ func (s *step) segmentRecord(g *events.Segment, base iter.Seq2[string, []byte]) 
 			return fmt.Errorf("base of segment %d: %w", s.seq, err)
 		}
 	}
-	segment := Segment{Epoch: g.Epoch, Build: g.Build, Head: g.Head, VersionsSeq: g.VersionsSeq, EpochRecord: g.EpochRecord}
+	segment := Segment{Epoch: g.Epoch, Build: g.Build, Head: g.Head, VersionsSeq: g.VersionsSeq, EpochRecord: g.EpochRecord, ID: s.segment.ID}
 	if g.EpochRecord == 0 {
-		segment.EpochRecord = s.seq
+		segment.EpochRecord, segment.ID = s.seq, id
 		s.state = next.asBase()
 		s.rules = next.policyRules() // no record before it counts
 		for _, sh := range s.shards {
@@ -48,7 +48,10 @@ func (s *step) segmentRecord(g *events.Segment, base iter.Seq2[string, []byte]) 
 		}
 	}
 	s.segment = segment
+	s.rebase(&next)
 	s.judgeAnew(next)
+	s.keepPinned()
+	s.touched = nil // the content has them
 	s.change = s.Content()
 	s.unsaved.rewrite()
 	return nil
@@ -174,8 +177,8 @@ func (f *Fold) EpochBase(head ident.Position, content iter.Seq2[string, []byte])
 }
 
 // BuildBase returns the base with which another build takes over within an
-// epoch: the values of the published head's content as last good values, sorted
-// by key.
+// epoch: the values of the published head's content as last good values, and its pins,
+// sorted by key.
 func BuildBase(content iter.Seq2[string, []byte]) (iter.Seq2[string, []byte], error) {
 	published, err := parseContent(content)
 	if err != nil {
@@ -187,6 +190,9 @@ func BuildBase(content iter.Seq2[string, []byte]) (iter.Seq2[string, []byte], er
 			clean := entry{good: e.good}
 			rows[keyRow(e.row)] = clean.bytes
 		}
+	}
+	for id := range published.pins {
+		rows[overlayRow(id)] = func() []byte { return published.overlayBytes(id) }
 	}
 	return rows.sorted(), nil
 }

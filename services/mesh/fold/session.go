@@ -23,6 +23,7 @@ func (s *step) begin(b *events.Begin) {
 	sh.Session, sh.Holder, sh.BeginSeq, sh.Seq = b.Session, b.Holder, s.seq, s.seq
 	sh.Listing, sh.Need = true, ""
 	sh.Floor, sh.arrived, sh.Hole = 0, nil, false
+	sh.Operator = s.verdict.Operator
 }
 
 // lost notes the pseq of a record (0: it has none) and reports whether the log

@@ -175,8 +175,11 @@ func newOverlay(o world.Overlay, seq uint64) *overlay {
 	return over
 }
 
-// empty reports whether o has no effect any more.
-func (o *overlay) empty() bool { return len(o.values) == 0 && len(o.resources) == 0 && o.Scope == nil }
+// empty reports whether o has no effect any more. A pin without values keeps what
+// changes later.
+func (o *overlay) empty() bool {
+	return len(o.values) == 0 && len(o.resources) == 0 && o.Scope == nil && o.Kind != ident.Pin
+}
 
 // full returns o with its values, sorted by key row.
 func (o *overlay) full() world.Overlay {
@@ -211,6 +214,8 @@ type Segment struct {
 	VersionsSeq uint64
 	// EpochRecord is the record that began the epoch.
 	EpochRecord uint64
+	// ID is the id of that record, which no other mesh has.
+	ID string
 }
 
 // state is everything that an epoch's base replaces.
@@ -219,13 +224,15 @@ type state struct {
 	overlays map[string]*overlay
 	over     map[ident.Key][]*overlay // overlays by key
 	scoped   map[string]*overlay      // those with a scope
-	acts     []staged                 // the messages so far of a rollback
+	pins     map[string]*overlay      // their values are not in over: most proxies are not served them
+	acts     []staged                 // the messages so far of a rollback or a pin
 	withheld map[ident.Key]*entry     // frozen entries that do not have what is offered
 	gone     map[string]struct{}      // ids of removed overlays
 	troubled map[ident.Key]*entry     // entries with problems
 	// Of the epoch: the records that could not be decoded, that are refused, and the
 	// last one of the latter.
 	undecoded, refused, lastRefused uint64
+	signatures
 }
 
 func newState() state {
@@ -234,9 +241,12 @@ func newState() state {
 		overlays: map[string]*overlay{},
 		over:     map[ident.Key][]*overlay{},
 		scoped:   map[string]*overlay{},
+		pins:     map[string]*overlay{},
 		withheld: map[ident.Key]*entry{},
 		gone:     map[string]struct{}{},
 		troubled: map[ident.Key]*entry{},
+
+		signatures: signatures{signed: map[permit.Key]mark{}},
 	}
 }
 
@@ -254,6 +264,8 @@ type Fold struct {
 	state
 	// rules decide what sources may publish: those of the policy of this state.
 	rules   *permit.Rules
+	verdict Verdict // about the last record
+	assume  bool    // operators need no signature
 	unsaved unsaved
 }
 
@@ -303,6 +315,10 @@ func (s *state) setOverlay(o *overlay) {
 	if o.Scope != nil {
 		s.scoped[o.ID] = o
 	}
+	if o.Kind == ident.Pin {
+		s.pins[o.ID] = o
+		return
+	}
 	for k := range o.values {
 		s.over[k] = append(s.over[k], o)
 	}
@@ -319,6 +335,7 @@ func (s *state) dropOverlay(id string) bool {
 	}
 	delete(s.overlays, id)
 	delete(s.scoped, id)
+	delete(s.pins, id)
 	return true
 }
 

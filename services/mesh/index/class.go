@@ -50,6 +50,7 @@ const (
 
 // CDSClass holds what Clusters depend on.
 type CDSClass struct {
+	Pin    string `json:",omitempty"` // the pin that the class is for
 	Client Client
 	Scope  Scope // Services, Rules
 	// Inbound are a sidecar's clusters for its own workload.
@@ -66,6 +67,7 @@ type CDSClass struct {
 
 // EDSClass holds what ClusterLoadAssignments depend on.
 type EDSClass struct {
+	Pin    string `json:",omitempty"` // the pin that the class is for
 	Client Client
 	Scope  Scope // Services, Rules
 	View   EndpointView
@@ -80,6 +82,7 @@ type EDSClass struct {
 
 // LDSClass holds what Listeners depend on.
 type LDSClass struct {
+	Pin    string `json:",omitempty"` // the pin that the class is for
 	Client Client
 	Scope  Scope // Services, VirtualServices
 	// Cluster is the sidecar's Kubernetes cluster, if there are several, because
@@ -115,6 +118,7 @@ type LDSClass struct {
 
 // RDSClass holds what RouteConfigurations depend on.
 type RDSClass struct {
+	Pin    string `json:",omitempty"` // the pin that the class is for
 	Client Client
 	Scope  Scope // all
 	// Cluster as in LDSClass.
@@ -136,13 +140,15 @@ type RDSClass struct {
 // SDSClass holds what Secrets depend on. Its zero value is the class of proxies that have
 // not shown an identity of the mesh, and that no Gateway selects.
 type SDSClass struct {
+	Pin    string `json:",omitempty"` // the pin that the class is for
 	Client Client
 	// Roots: the client has shown an identity of the mesh, so it may have its roots, which
 	// agents ask for. Most sidecars may have nothing else.
 	Roots bool  `json:",omitempty"`
 	Scope Scope // Rules
 	// Gateways as in LDSClass. They, and the DestinationRules in Scope, name the
-	// secrets that the proxy may have, which are those of its own namespace (SDS-4).
+	// secrets that the proxy may have (SDS-4). Which ReferenceGrants permit one of another
+	// namespace is no part of the class.
 	Gateways SelectorSet
 	// Namespace is empty if the proxy has shown no identity of the mesh. Then it is only
 	// told which files on its machine its Gateways name.
@@ -155,6 +161,7 @@ type SDSClass struct {
 // ECDSClass holds what the filters of policies depend on. Its zero value is the class of
 // proxies that no policy selects, and of gRPC clients.
 type ECDSClass struct {
+	Pin       string `json:",omitempty"` // the pin that the class is for
 	Client    Client
 	Namespace string
 	// Selected are the selectors of AuthorizationPolicies and RequestAuthentications that
@@ -176,6 +183,7 @@ type ECDSClass struct {
 // NDSClass holds what the names that an agent answers by DNS depend on (NDS-1). Its zero
 // value is the class of all other clients: nothing is made for them.
 type NDSClass struct {
+	Pin    string `json:",omitempty"` // the pin that the class is for
 	Client Client
 	Names  bool  // the client is an agent that answers names
 	Scope  Scope // Services
@@ -215,6 +223,31 @@ func (c ProxyClass) Raw(t ident.ResourceType) SelectorSet {
 // quarantined for it; else "".
 func (c ProxyClass) Release(t ident.ResourceType) string {
 	return [ident.ResourceTypes]string{ident.CDS: c.CDS.Release, ident.EDS: c.EDS.Release, ident.LDS: c.LDS.Release, ident.RDS: c.RDS.Release, ident.SDS: c.SDS.Release, ident.ECDS: c.ECDS.Release}[t]
+}
+
+// Pin returns the id of the pin in whose view of the world resources of type t are made
+// for the class; empty: in that of all proxies that are not pinned.
+func (c ProxyClass) Pin(t ident.ResourceType) string {
+	return [ident.ResourceTypes]string{
+		ident.CDS: c.CDS.Pin, ident.EDS: c.EDS.Pin, ident.LDS: c.LDS.Pin, ident.RDS: c.RDS.Pin,
+		ident.SDS: c.SDS.Pin, ident.ECDS: c.ECDS.Pin, ident.NDS: c.NDS.Pin,
+	}[t]
+}
+
+// pinnedBy returns c as the class of proxies of a pin. Zero classes stay: nothing is made
+// for them.
+func (c ProxyClass) pinnedBy(pin string) ProxyClass {
+	c.CDS.Pin, c.EDS.Pin, c.LDS.Pin, c.RDS.Pin = pin, pin, pin, pin
+	if c.SDS != (SDSClass{}) {
+		c.SDS.Pin = pin
+	}
+	if c.ECDS != (ECDSClass{}) {
+		c.ECDS.Pin = pin
+	}
+	if c.NDS != (NDSClass{}) {
+		c.NDS.Pin = pin
+	}
+	return c
 }
 
 // Released returns c as the class of clients of that name and version, set for
@@ -276,6 +309,9 @@ func (c ProxyClass) String() string {
 		words = append(words, "between networks")
 	}
 	parts := []string{strings.Join(words, " ")}
+	if c.CDS.Pin != "" {
+		parts = append(parts, c.CDS.Pin)
+	}
 	add := func(set SelectorSet) {
 		for _, s := range set.Selectors() {
 			if !slices.Contains(parts, s) {

@@ -34,9 +34,16 @@ func (pc *PushContext) classOf(client Client, namespace string) ProxyClass {
 	return c
 }
 
-// Classify returns the class of p. It costs one match for each distinct
-// selector.
+// Classify returns the class of p: in the view of the latest pin that selects it, or in
+// that of all other proxies. It costs one match for each distinct selector.
 func Classify(pc *PushContext, p *proxy.Proxy) ProxyClass {
+	if v := pc.pinned(p); v != nil {
+		return classify(v.pc, p).pinnedBy(v.pin.ID)
+	}
+	return classify(pc, p)
+}
+
+func classify(pc *PushContext, p *proxy.Proxy) ProxyClass {
 	client := ClientRouter
 	switch {
 	case p.GRPC:

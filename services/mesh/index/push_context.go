@@ -25,6 +25,8 @@ type PushContext struct {
 	others   map[string]string // the roots of other trust domains, in PEM
 	// classes is another pointer if a proxy may be in another class.
 	classes *byte
+	views   []*view
+	pin     string // the view's, if this is the PushContext of one
 
 	raw             rawIndex
 	services        serviceIndex
@@ -34,6 +36,7 @@ type PushContext struct {
 	gateways        gatewayIndex
 	policies        policyIndex
 	peers           peerIndex
+	grants          grantIndex
 	networks        networkIndex
 	problems        table.Table[about, []problem.Diagnostic]
 }
@@ -42,12 +45,13 @@ type PushContext struct {
 var indexedKinds = []string{
 	resourceKind, world.ServiceKind, serviceEntryKind, world.EndpointsKind, workloadEntryKind, world.WorkloadKind,
 	virtualServiceKind, destinationRuleKind, gatewayKind, authorizationKind, requestsKind, peersKind, world.NodeKind, world.NamespaceKind, meshNetworksKind,
-	secretKind, configMapKind, trustBundleKind, jwksKind,
+	secretKind, configMapKind, trustBundleKind, jwksKind, grantKind,
 }
 
 // NewPushContext indexes the whole world.
 func NewPushContext(w *world.World) *PushContext {
 	pc, _ := indexAll(w)
+	pc.views = pc.newViews(nil, nil, nil)
 	return pc
 }
 
@@ -97,12 +101,17 @@ func settingsOf(w *world.World) *settings {
 func (pc *PushContext) Next(w *world.World, changed []ident.Key) (*PushContext, []Input) {
 	if reflect.DeepEqual(pc.settings, settingsOf(w)) {
 		next, inputs := pc.next(w, changed)
+		next.views = next.newViews(pc, changed, inputs)
 		return next, sortInputs(inputs)
 	}
 	_, left := pc.next(world.NewWorld(), indexedKeys(pc.world))
 	next, inputs := indexAll(w)
 	maps.Copy(inputs, left)
 	inputs[Input{Kind: InputMesh}] = struct{}{}
+	next.views = next.newViews(nil, nil, nil)
+	for _, v := range slices.Concat(pc.views, next.views) {
+		inputs[Input{Kind: InputView, A: v.pin.ID, View: v.pin.ID}] = struct{}{}
+	}
 	return next, sortInputs(inputs)
 }
 
@@ -132,6 +141,7 @@ func (pc *PushContext) next(w *world.World, changed []ident.Key) (*PushContext, 
 	next.gateways = pc.gateways.next(t, changes[gatewayKind])
 	next.policies = pc.policies.next(t, slices.Concat(changes[authorizationKind], changes[requestsKind]))
 	next.peers = pc.peers.next(t, changes[peersKind])
+	next.grants = pc.grants.next(t, changes[grantKind])
 	t.credentials(changes)
 	t.tokenKeys(w, changes)
 	next.problems = t.problems.Table

@@ -16,6 +16,9 @@ type Input struct {
 	Kind InputKind
 	// For InputRaw a selector, else names.
 	A, B string
+	// View is the id of the pin in whose view of the world it is; empty: the view of all
+	// other proxies.
+	View string
 }
 
 // InputKind is a kind of input.
@@ -81,11 +84,15 @@ const (
 	// InputNamedDomains: the trust domains of the names that services and DestinationRules
 	// expect in certificates.
 	InputNamedDomains
+	// InputView: whether there is a pin of the id A.
+	InputView
+	// InputGrants: the ReferenceGrants of namespace A.
+	InputGrants
 )
 
 // Compare orders inputs.
 func (in Input) Compare(o Input) int {
-	return cmp.Or(cmp.Compare(in.Kind, o.Kind), cmp.Compare(in.A, o.A), cmp.Compare(in.B, o.B))
+	return cmp.Or(cmp.Compare(in.Kind, o.Kind), cmp.Compare(in.A, o.A), cmp.Compare(in.B, o.B), cmp.Compare(in.View, o.View))
 }
 
 // RawInput is the input for the raw resources of type t of a selector.
@@ -104,11 +111,24 @@ type Reader struct {
 	pc     *PushContext
 	inputs map[Input]struct{}
 	last   Input // recorded last
+	view   string
 }
 
 // Read returns a Reader that has read nothing.
 func (pc *PushContext) Read() *Reader {
 	return &Reader{pc: pc, inputs: make(map[Input]struct{})}
+}
+
+// ReadFor returns a Reader for the classes that Pin or no pin is for, as
+// ProxyClass.Pin returns it.
+func (pc *PushContext) ReadFor(pin string) *Reader {
+	if pin == "" {
+		return pc.Read()
+	}
+	r := pc.In(pin).Read()
+	r.view = pin
+	r.note(Input{Kind: InputView, A: pin})
+	return r
 }
 
 // Inputs returns what was read, sorted.
@@ -117,6 +137,7 @@ func (r *Reader) Inputs() []Input {
 }
 
 func (r *Reader) note(in Input) {
+	in.View = r.view
 	if in == r.last {
 		return // one input is often read many times in a row
 	}

@@ -1,12 +1,14 @@
 package index_test
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 
 	networking "istio.io/api/networking/v1alpha3"
 
 	registryv1 "meshlog.dev/proto/meshlog/registry/v1"
+	grantpkg "meshlog.dev/services/mesh/grant"
 	"meshlog.dev/services/mesh/index"
 	. "meshlog.dev/services/mesh/meshtest"
 	"meshlog.dev/services/mesh/proxy"
@@ -62,5 +64,39 @@ func TestCredentialRules(t *testing.T) {
 	want := []index.RuleID{{Namespace: "a", Host: "x.a.svc.cluster.local", Name: "x"}}
 	if got := pc.Read().CredentialRules(scope); !slices.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+// What a namespace grants is read again when its ReferenceGrants change, and no class is.
+func TestGrants(t *testing.T) {
+	grant := func(name, spec string) Change {
+		return Object("ReferenceGrant", "other", name, &registryv1.Object{Json: []byte(`{"spec":` + spec + `}`)})
+	}
+	gateways := grantpkg.From{Group: "gateway.networking.k8s.io", Kind: "Gateway", Namespace: "edge"}
+	const fromGateways = `{"from":[{"group":"gateway.networking.k8s.io","kind":"Gateway","namespace":"edge"}],"to":[{"group":"","kind":"Secret","name":"%s"}]}`
+	w := World(t, grant("a", fmt.Sprintf(fromGateways, "one")), grant("b", fmt.Sprintf(fromGateways, "two")), grant("bad", `{"from": 7}`))
+	pc := index.NewPushContext(w)
+	r := pc.Read()
+	for name, want := range map[string]bool{"one": true, "two": true, "three": false} {
+		if got := r.Granted(gateways, "Secret", "other", name); got != want {
+			t.Errorf("%s is granted: %v", name, got)
+		}
+	}
+	if r.Granted(gateways, "ConfigMap", "other", "one") || r.Granted(gateways, "Secret", "edge", "one") {
+		t.Error("what no grant says is granted")
+	}
+	next, keys, err := w.Apply(Rows(grant("a", "{}").Gone()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	after, changed := pc.Next(next, keys)
+	if want := []index.Input{{Kind: index.InputGrants, A: "other"}}; !slices.Equal(changed, want) {
+		t.Errorf("changed %v, want %v", changed, want)
+	}
+	if r := after.Read(); r.Granted(gateways, "Secret", "other", "one") || !r.Granted(gateways, "Secret", "other", "two") {
+		t.Error("a grant that is gone counts, or another one does not")
+	}
+	if !after.SameClasses(pc) {
+		t.Error("a grant changes classes")
 	}
 }

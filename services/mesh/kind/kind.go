@@ -170,3 +170,8 @@ func isIstio(glob string) bool {
 func (k *Kind) EndpointsOnly(old, new proto.Message) bool {
 	return k.endpointsOnly != nil && k.endpointsOnly(old, new)
 }
+
+// Staged reports whether some proxies may have an object of the kind while others have
+// another one: configuration, but neither policies, which must hold everywhere at once,
+// nor the settings of the whole mesh, which say whom proxies trust.
+func (k *Kind) Staged() bool { return !k.State && !k.Security && k.Only == "" }

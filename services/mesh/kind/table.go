@@ -119,7 +119,10 @@ var table = []*Kind{
 	object(gatewayGroup, v1, "GRPCRoute", true),
 	object(gatewayGroup, gatewayFromAlpha, "TCPRoute", true),
 	object(gatewayGroup, gatewayFromAlpha, "TLSRoute", true),
-	object(gatewayGroup, gatewayOlder, "ReferenceGrant", true),
+	of[registryv1.Object](Kind{
+		Group: gatewayGroup, Versions: gatewayOlder, Name: "ReferenceGrant", Namespaced: true, Form: Whole, Meaning: Context,
+		validate: validate.ReferenceGrant,
+	}),
 	object(gatewayGroup, gatewayFromAlpha, "BackendTLSPolicy", true),
 	object(gatewayGroup, v1, "ListenerSet", true),
 }

@@ -16,7 +16,7 @@ import (
 	"meshlog.dev/services/mesh/world"
 )
 
-// Change puts or removes one object or one quarantine.
+// Change puts or removes one object, one quarantine or one pin.
 type Change struct {
 	key     ident.Key
 	message proto.Message // nil: removed
@@ -36,6 +36,19 @@ func Quarantine(id, client string, t ident.ResourceType, resource string, sum [1
 	return Change{quarantine: id, overlay: world.MarshalOverlay(world.Overlay{
 		Kind: ident.Quarantine, Reason: "it cannot be used", Values: []ident.OverlayValue{v},
 	})}
+}
+
+// Pin keeps proxies on objects as changes put or remove them.
+func Pin(id string, observed time.Time, proxies ident.Proxies, as ...Change) Change {
+	o := world.Overlay{Kind: ident.Pin, Reason: "they wait", Observed: observed, Proxies: &proxies}
+	for _, c := range as {
+		v := ident.OverlayValue{Key: c.key}
+		if c.message != nil {
+			v.Value = &ident.Value{Type: typePrefix + string(c.message.ProtoReflect().Descriptor().FullName()), Bytes: marshal(c.message), Created: c.created}
+		}
+		o.Values = append(o.Values, v)
+	}
+	return Change{quarantine: id, overlay: world.MarshalOverlay(o)}
 }
 
 // Put puts an Envoy resource for every proxy, as the object of that name.

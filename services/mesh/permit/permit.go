@@ -61,13 +61,15 @@ type Rules struct {
 	rules  []*configv1.SourceRule
 	domain string
 	home   ident.Shard
+	// Operators of the policy; none: what operators append needs no signature.
+	Operators Operators
 }
 
 // New returns the rules of a policy; domain completes the hosts of Kubernetes
 // Services, and home is the shard that the policy comes from. Without rules the
 // defaults count.
 func New(rules []*configv1.SourceRule, domain string, home ident.Shard) *Rules {
-	return &Rules{rules, domain, home}
+	return &Rules{rules: rules, domain: domain, home: home}
 }
 
 // Equal reports whether r and other decide alike about all objects.

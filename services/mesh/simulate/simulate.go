@@ -156,6 +156,21 @@ type Outcome struct {
 	unsaid string // the part of sent that is not known
 }
 
+// Passes reports whether each cluster that the call may go to has a healthy endpoint. A
+// call that the proxy answers itself does not pass.
+func (o Outcome) Passes() bool {
+	return !o.Refused && !o.Closed && o.Unknown == "" && len(o.To) > 0 &&
+		!slices.ContainsFunc(o.To, func(d Destination) bool { return !d.Healthy() })
+}
+
+// Healthy reports whether the cluster has a healthy endpoint.
+func (d Destination) Healthy() bool {
+	return !d.Missing && slices.ContainsFunc(d.Endpoints, func(e string) bool {
+		_, status, _ := strings.Cut(e, " ")
+		return status == "" || status == "HEALTHY" || status == "destination"
+	})
+}
+
 // Destination is a cluster that a call may go to.
 type Destination struct {
 	Cluster string `json:"cluster"`

@@ -97,14 +97,14 @@ var callTypes = []ident.ResourceType{ident.CDS, ident.EDS, ident.LDS, ident.RDS,
 
 // WhyNot answers a question about a call.
 func WhyNot(q CallQuestion) (*CallAnswer, error) {
-	c := &caller{CallQuestion: q, pc: index.NewPushContext(q.World), decoder: simulate.Decoder{}, replaced: map[string]bool{}}
-	c.class, c.catalog = index.Classify(c.pc, q.Proxy), xds.NewCatalog(c.pc)
-	var err error
-	if c.outcome, err = c.simulate(c.pc, c.class, c.replaced); err != nil {
+	whole, err := newCaller(q)
+	if err != nil {
 		return nil, err
 	}
-	c.name()
-	c.end, c.key = c.endOf(c.pc, c.class, c.outcome), strings.Join(c.outcome.Lines(), "\n")
+	c, err := whole.shrink()
+	if err != nil {
+		return nil, err
+	}
 	a := &CallAnswer{Outcome: c.outcome, End: c.end, Hosts: c.hosts}
 	a.Hidden = c.hidden(c.pc, c.class)
 	if len(a.Hidden) == 0 || c.end != NotVisible {
@@ -120,9 +120,22 @@ func WhyNot(q CallQuestion) (*CallAnswer, error) {
 			return nil, err
 		}
 	}
-	a.Problems = c.problems(about)
+	a.Problems = whole.problems(about)
 	a.Tried = c.tried
 	return a, nil
+}
+
+// newCaller simulates the call.
+func newCaller(q CallQuestion) (*caller, error) {
+	c := &caller{CallQuestion: q, pc: index.NewPushContext(q.World), decoder: simulate.Decoder{}, replaced: map[string]bool{}}
+	c.class, c.catalog = index.Classify(c.pc, q.Proxy), xds.NewCatalog(c.pc)
+	var err error
+	if c.outcome, err = c.simulate(c.pc, c.class, c.replaced); err != nil {
+		return nil, err
+	}
+	c.name()
+	c.end, c.key = c.endOf(c.pc, c.class, c.outcome), strings.Join(c.outcome.Lines(), "\n")
+	return c, nil
 }
 
 // simulate returns the outcome of the call for a class.
@@ -256,16 +269,12 @@ const (
 )
 
 func endAt(d simulate.Destination) End {
-	healthy := func(e string) bool {
-		_, status, _ := strings.Cut(e, " ")
-		return status == "" || status == "HEALTHY" || status == "destination"
-	}
 	switch {
 	case d.Missing:
 		return NoCluster
 	case len(d.Endpoints) == 0:
 		return NoEndpoint
-	case !slices.ContainsFunc(d.Endpoints, healthy):
+	case !d.Healthy():
 		return Unhealthy
 	}
 	return Passes

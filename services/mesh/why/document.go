@@ -4,11 +4,14 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"hash/fnv"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
@@ -39,19 +42,41 @@ func (d documents) of(t ident.ResourceType, r *xds.Resource) (*node, error) {
 	if r == nil {
 		return nil, nil
 	}
-	var parts []*node
+	var pieces, unknown []*xds.Encoded
 	for e := range r.Pieces.All() {
-		n := d[e]
-		if n == nil {
-			var err error
-			if n, err = decode(t, e.Value); err != nil {
-				return nil, fmt.Errorf("%s %s: %w", t.Message(), r.Name, err)
-			}
-			d[e] = n
+		pieces = append(pieces, e)
+		if d[e] == nil {
+			unknown = append(unknown, e)
 		}
-		parts = append(parts, n)
+	}
+	decoded, err := decodeAll(t, unknown)
+	if err != nil {
+		return nil, fmt.Errorf("%s %s: %w", t.Message(), r.Name, err)
+	}
+	for i, e := range unknown {
+		d[e] = decoded[i]
+	}
+	parts := make([]*node, len(pieces))
+	for i, e := range pieces {
+		parts[i] = d[e]
 	}
 	return merge(parts), nil
+}
+
+// decodeAll decodes pieces with all cores: the routes of a large mesh are in thousands of them.
+func decodeAll(t ident.ResourceType, pieces []*xds.Encoded) ([]*node, error) {
+	nodes, cores := make([]*node, len(pieces)), runtime.GOMAXPROCS(0)
+	errs := make([]error, cores)
+	var all sync.WaitGroup
+	for core := range min(cores, len(pieces)) {
+		all.Go(func() {
+			for i := core; i < len(pieces) && errs[core] == nil; i += cores {
+				nodes[i], errs[core] = decode(t, pieces[i].Value)
+			}
+		})
+	}
+	all.Wait()
+	return nodes, errors.Join(errs...)
 }
 
 func decode(t ident.ResourceType, value []byte) (*node, error) {
@@ -125,14 +150,18 @@ func merge(parts []*node) *node {
 		return parts[0]
 	}
 	all := &node{}
+	own := map[*node]bool{} // lists that no piece has
 	for _, p := range parts {
 		for i, name := range p.names {
 			at, found := slices.BinarySearch(all.names, name)
 			switch f := p.fields[i]; {
 			case !found:
 				all.names, all.fields = slices.Insert(all.names, at, name), slices.Insert(all.fields, at, f)
+			case f.isList && own[all.fields[at]]:
+				all.fields[at].list = append(all.fields[at].list, f.list...)
 			case f.isList:
 				all.fields[at] = &node{isList: true, list: slices.Concat(all.fields[at].list, f.list)}
+				own[all.fields[at]] = true
 			default:
 				all.fields[at] = f
 			}

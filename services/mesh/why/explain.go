@@ -167,7 +167,7 @@ const mostWays = 8
 // causes says what set each leaf of the target.
 func (e *explainer) causes(target *node, a *Answer) error {
 	made, missing := e.found, false
-	target.leavesOf(a.Field, func(path string, l *node) {
+	target.leavesOf(e.field, func(path string, l *node) {
 		c := Cause{Path: path, Value: l.String(), Set: setters(made, path, l)}
 		missing = missing || len(c.Set) == 0
 		a.Causes = append(a.Causes, c)
@@ -182,7 +182,7 @@ func (e *explainer) causes(target *node, a *Answer) error {
 	e.node()
 	i := 0
 	var failed error
-	target.leavesOf(a.Field, func(path string, l *node) {
+	target.leavesOf(e.field, func(path string, l *node) {
 		if c := &a.Causes[i]; len(c.Set) == 0 && c.Value == strconv.Quote(e.name) {
 			c.IsName = true
 		} else if len(c.Set) == 0 {

@@ -88,6 +88,12 @@ func Why(q Question) (*Answer, error) {
 	}
 	e.field = field
 	a := &Answer{Field: field, Value: target.String(), Leaves: target.leaves}
+	if err := e.shrink(target); err != nil {
+		return nil, err
+	}
+	if target, _, err = e.base.find(e.field); err != nil {
+		return nil, err
+	}
 	parts, search := e.catalog.Inputs(e.class, q.Type, q.Resource)
 	of, others, err := e.readers(parts, search)
 	if err != nil {
@@ -117,6 +123,7 @@ func Why(q Question) (*Answer, error) {
 	if few {
 		err = e.causes(target, a)
 	}
+	a.moved(e.field)
 	a.Tried = e.tried
 	return a, err
 }

@@ -2,6 +2,7 @@ package why_test
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -160,6 +161,72 @@ func TestSet(t *testing.T) {
 			t.Errorf("%s %s is %s, want %s, set by (-want +got, %d worlds):\n%s", c.resource, c.field, a.Value, c.value, a.Tried, diff)
 		}
 		t.Logf("%s %s: %d worlds, %d objects read besides", c.resource, c.field, a.Tried, a.Read)
+	}
+}
+
+// strangers are many objects that are about other hosts, each with a route.
+func strangers(t testing.TB) (rows []world.RowChange) {
+	t.Helper()
+	var changes []meshtest.Change
+	for i := range 100 {
+		name := fmt.Sprintf("s%d", i)
+		changes = append(changes, meshtest.Service("demo", name, "80 http"), meshtest.Slice("demo", name, "80 http", fmt.Sprintf("10.1.%d.1", i)))
+		changes = append(changes, meshtest.YAML(t, fmt.Sprintf("apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: %[1]s, namespace: demo}\nspec:\n  hosts: [%[1]s.demo.svc.cluster.local]\n  http: [{timeout: 7s, route: [{destination: {host: %[1]s.demo.svc.cluster.local}}]}]\n", name))...)
+	}
+	for _, c := range changes {
+		rows = append(rows, c.Row())
+	}
+	return rows
+}
+
+// Objects about other hosts change no answer, and are not tried (WHY-11).
+func TestStrangers(t *testing.T) {
+	few := meshtest.World(t, meshtest.YAML(t, mesh)...)
+	many, _, err := few.Apply(world.Change{Rows: strangers(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, q := range []why.Question{
+		{Type: ident.CDS, Resource: "outbound|80|v2|shop.example"},
+		{Type: ident.CDS, Resource: "outbound|80|v2|shop.example", Field: "connect_timeout"},
+		{Type: ident.EDS, Resource: "outbound|80|v2|shop.example", Field: "endpoints[0].lb_endpoints[0]"},
+		{Type: ident.RDS, Resource: "80", Field: "virtual_hosts[shop.example:80]"},
+		{Type: ident.RDS, Resource: "80", Field: "virtual_hosts[shop.example:80].routes[0].route.timeout"},
+	} {
+		q.Proxy = sidecar(t, "demo")
+		var answers [2]*why.Answer
+		for i, w := range []*world.World{few, many} {
+			q.World = w
+			if answers[i], err = why.Why(q); err != nil {
+				t.Fatalf("%s %s: %v", q.Resource, q.Field, err)
+			}
+		}
+		want, got := answers[0], answers[1]
+		if got.Tried > want.Tried*3/2 || got.Read > want.Read {
+			t.Errorf("%s %s: %d worlds and %d objects read, want %d and %d", q.Resource, q.Field, got.Tried, got.Read, want.Tried, want.Read)
+		}
+		for i := range got.Causes { // in the RouteConfiguration of many hosts they have another place
+			if !strings.HasPrefix(got.Causes[i].Path, got.Field) {
+				t.Errorf("%s %s: the path %s is not in %s", q.Resource, q.Field, got.Causes[i].Path, got.Field)
+			}
+			got.Causes[i].Path = want.Field + strings.TrimPrefix(got.Causes[i].Path, got.Field)
+			if c := &got.Causes[i]; strings.HasPrefix(c.Within, got.Field) {
+				c.Within = want.Field + strings.TrimPrefix(c.Within, got.Field)
+			}
+		}
+		if diff := cmp.Diff(want.Causes, got.Causes); diff != "" || len(want.Objects) != len(got.Objects) {
+			t.Errorf("%s %s among many others (-few +many):\n%s\n%v", q.Resource, q.Field, diff, got.Objects)
+		}
+	}
+	var calls [2]*why.CallAnswer
+	for i, w := range []*world.World{few, many} {
+		call := simulate.Call{Method: "GET", Host: "shop.example", Path: "/v3/x", Port: 80, Headers: map[string][]string{}}
+		if calls[i], err = why.WhyNot(why.CallQuestion{World: w, Proxy: sidecar(t, "demo"), Call: call}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if diff := cmp.Diff(calls[0].Changes, calls[1].Changes); diff != "" || calls[1].Tried > calls[0].Tried || calls[0].End != calls[1].End {
+		t.Errorf("a call among many others: %d worlds, want %d (-few +many):\n%s", calls[1].Tried, calls[0].Tried, diff)
 	}
 }
 

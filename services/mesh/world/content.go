@@ -21,6 +21,7 @@ type Overlay struct {
 	Observed time.Time
 	Values   []ident.OverlayValue // sorted by key row; resources in their own order
 	Scope    *ident.Scope         // as in events.Overlay
+	Proxies  *ident.Proxies       // as in events.Overlay
 }
 
 // RowChange is one content row that changed.
@@ -103,8 +104,11 @@ func (o Overlay) Proto() *snapshotv1.Overlay {
 	if s := o.Scope; s != nil {
 		p.Scope = &snapshotv1.Scope{Source: s.Shard.Source, Instance: s.Shard.Instance, Config: s.Config, Namespace: s.Namespace}
 	}
+	if x := o.Proxies; x != nil {
+		p.Proxies = &snapshotv1.Proxies{Id: x.ID, Namespace: x.Namespace, Cluster: x.Cluster, Labels: x.Labels}
+	}
 	for _, v := range o.Values {
-		pv := new(snapshotv1.OverlayValue)
+		pv := &snapshotv1.OverlayValue{Kept: v.Kept}
 		if v.Resource != nil {
 			pv.Resource = resourceProto(v.Resource)
 		} else {
@@ -141,6 +145,9 @@ func OverlayOf(id string, p *snapshotv1.Overlay) (Overlay, error) {
 			Shard: ident.Shard{Source: s.GetSource(), Instance: s.GetInstance()}, Config: s.GetConfig(), Namespace: s.GetNamespace(),
 		}
 	}
+	if x := p.GetProxies(); x != nil {
+		o.Proxies = &ident.Proxies{ID: x.GetId(), Namespace: x.GetNamespace(), Cluster: x.GetCluster(), Labels: x.GetLabels()}
+	}
 	for _, pv := range p.GetValues() {
 		var v ident.OverlayValue
 		var err error
@@ -153,6 +160,7 @@ func OverlayOf(id string, p *snapshotv1.Overlay) (Overlay, error) {
 			return Overlay{}, fmt.Errorf("overlay %s: %w", id, err)
 		}
 		copy(v.Base[:], pv.GetBase())
+		v.Kept = pv.GetKept()
 		if pv.GetValue() != nil {
 			val := ValueOf(pv.GetValue())
 			v.Value = &val

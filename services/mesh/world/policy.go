@@ -40,6 +40,9 @@ type Policy struct {
 	MergeHosts []*configv1.MergeHosts
 	// Sinks say what clients of MCP-over-xDS are sent (MCP-16); none: nothing.
 	Sinks []*configv1.McpSink
+	// Operators are those whose signatures records of operators need; none: they need no
+	// signature.
+	Operators []*configv1.Operator
 }
 
 // DefaultsSource is the source that `meshlog up` publishes for. Any other
@@ -92,6 +95,7 @@ func policyOf(m *configv1.MeshPolicy) Policy {
 	p.SourceRules = m.GetSourceRules()
 	p.MergeHosts = m.GetMergeHosts()
 	p.Sinks = m.GetMcp().GetSinks()
+	p.Operators = m.GetOperators()
 	p.RawResources = slices.Clone(m.GetRawResources())
 	p.CertificatesOnDemand = m.GetGatewayCertificates() == "onDemand"
 	if d := m.GetMaxConnectionDuration(); d != nil {

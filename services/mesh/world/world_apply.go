@@ -31,11 +31,7 @@ func (w *World) Apply(c Change) (*World, []ident.Key, error) {
 	for i, r := range rows {
 		last[r.Row] = i
 	}
-	n := &next{
-		World: *w, was: w,
-		places: w.places.Edit(), contested: w.contested.Edit(), opaque: w.opaque.Edit(),
-		edits: map[string]*table.Edit[Name, []*Object]{}, touched: map[ident.Key]struct{}{}, moved: map[identity]struct{}{},
-	}
+	n := w.edit()
 	for i, r := range rows {
 		if last[r.Row] != i {
 			continue // a later change of the row counts
@@ -51,9 +47,26 @@ func (w *World) Apply(c Change) (*World, []ident.Key, error) {
 	if n.quarantined {
 		n.quarantines = newQuarantines(n.overlays)
 	}
-	made := n.World // a copy, since n refers to w
+	if n.repinned {
+		n.pins = newPins(n.overlays, w.pins)
+	}
+	return n.made(), changed, nil
+}
+
+// made returns the World that n has become.
+func (n *next) made() *World {
+	made := n.World // a copy, since n refers to the World before
 	made.places, made.contested, made.opaque = n.places.Table, n.contested.Table, n.opaque.Table
-	return &made, changed, nil
+	return &made
+}
+
+// edit returns the beginning of a successor of w.
+func (w *World) edit() *next {
+	return &next{
+		World: *w, was: w,
+		places: w.places.Edit(), contested: w.contested.Edit(), opaque: w.opaque.Edit(),
+		edits: map[string]*table.Edit[Name, []*Object]{}, touched: map[ident.Key]struct{}{}, moved: map[identity]struct{}{},
+	}
 }
 
 // withOthers appends the removal of every row of w that is not in rows.
@@ -95,6 +108,7 @@ type next struct {
 	moved   map[identity]struct{}  // objects whose copies changed
 
 	quarantined bool // quarantines changed
+	repinned    bool // pins changed
 }
 
 // row applies the change of one row.
@@ -156,7 +170,7 @@ func (n *next) setPlace(k ident.Key, p place) {
 func (n *next) overlay(id string, b []byte) error {
 	was := n.overlays[id]
 	for _, v := range was.Values {
-		if v.Resource != nil {
+		if v.Resource != nil || was.Kind == ident.Pin {
 			continue
 		}
 		p := n.place(v.Key)
@@ -167,6 +181,7 @@ func (n *next) overlay(id string, b []byte) error {
 	n.overlays = overlays
 	delete(overlays, id)
 	n.quarantined = n.quarantined || was.Kind == ident.Quarantine
+	n.repinned = n.repinned || was.Kind == ident.Pin
 	if b == nil {
 		return nil
 	}
@@ -176,12 +191,16 @@ func (n *next) overlay(id string, b []byte) error {
 	}
 	overlays[id] = o
 	n.quarantined = n.quarantined || o.Kind == ident.Quarantine
+	if o.Kind == ident.Pin {
+		n.repinned = true
+		return nil // most proxies are not served its values
+	}
 	for _, v := range o.Values {
 		if v.Resource != nil {
 			continue
 		}
 		p := n.place(v.Key)
-		p.words = append(slices.Clone(p.words), word{&o, objectOf(v)})
+		p.words = append(slices.Clone(p.words), word{overlay: &o, object: objectOf(v)})
 		slices.SortFunc(p.words, compareWords)
 		n.setPlace(v.Key, p)
 	}
@@ -189,12 +208,25 @@ func (n *next) overlay(id string, b []byte) error {
 }
 
 // compareWords orders the words of overlays over one key, the effective one
-// first: a rollback before a hold, then the later, then the greater id.
+// first: that of a view's pin, then a rollback before a hold, then the later, then the
+// greater id.
 func compareWords(a, b word) int {
+	if a.pinned != b.pinned {
+		if a.pinned {
+			return -1
+		}
+		return 1
+	}
+	return CompareOverlays(a.overlay, b.overlay)
+}
+
+// CompareOverlays orders overlays over one key, the effective one first, as compareWords
+// does.
+func CompareOverlays(a, b *Overlay) int {
 	return cmp.Or(
-		cmp.Compare(a.overlay.Kind, b.overlay.Kind), // Rollback, then Hold
-		b.overlay.Observed.Compare(a.overlay.Observed),
-		cmp.Compare(b.overlay.ID, a.overlay.ID),
+		cmp.Compare(a.Kind, b.Kind), // Rollback, then Hold
+		b.Observed.Compare(a.Observed),
+		cmp.Compare(b.ID, a.ID),
 	)
 }
 
@@ -228,7 +260,7 @@ func (n *next) updateServed(k ident.Key) {
 		return
 	}
 	id := identityOf(k)
-	copies := slices.DeleteFunc(slices.Clone(n.edit(id.kind).Get(id.Name)), func(o *Object) bool { return o.Key == k })
+	copies := slices.DeleteFunc(slices.Clone(n.ofKind(id.kind).Get(id.Name)), func(o *Object) bool { return o.Key == k })
 	if p.object != nil {
 		copies = append(copies, p.object)
 	}
@@ -255,8 +287,8 @@ func decode(o *Object) (*Object, string) {
 	return &Object{Key: o.Key, Created: o.Created, Value: o.Value, Message: m}, ""
 }
 
-// edit returns the edit of a kind's objects.
-func (n *next) edit(kind string) *table.Edit[Name, []*Object] {
+// ofKind returns the edit of a kind's objects.
+func (n *next) ofKind(kind string) *table.Edit[Name, []*Object] {
 	if n.edits[kind] == nil {
 		n.edits[kind] = n.kinds[kind].Edit()
 	}
@@ -265,7 +297,7 @@ func (n *next) edit(kind string) *table.Edit[Name, []*Object] {
 
 // setCopies sets the copies of an object, in any order.
 func (n *next) setCopies(id identity, copies []*Object) {
-	n.edit(id.kind).Keep(id.Name, copies, len(copies) > 0)
+	n.ofKind(id.kind).Keep(id.Name, copies, len(copies) > 0)
 	n.contested.Keep(id, struct{}{}, len(copies) > 1)
 	n.moved[id] = struct{}{}
 }
@@ -279,7 +311,7 @@ func (n *next) settle() []ident.Key {
 	}
 	if !slices.Equal(n.policy.SourcePriority, n.was.policy.SourcePriority) {
 		for id := range n.contested.All() {
-			n.setCopies(id, slices.Clone(n.edit(id.kind).Get(id.Name)))
+			n.setCopies(id, slices.Clone(n.ofKind(id.kind).Get(id.Name)))
 		}
 	}
 	changed := map[ident.Key]struct{}{}
@@ -304,7 +336,7 @@ func (n *next) settle() []ident.Key {
 // order returns the copies of a moved object, the winning one first. It sorts
 // them in place: until the edit is done, no other world has the slice.
 func (n *next) order(id identity) []*Object {
-	priority, copies := n.priority(id.kind), n.edit(id.kind).Get(id.Name)
+	priority, copies := n.priority(id.kind), n.ofKind(id.kind).Get(id.Name)
 	slices.SortFunc(copies, func(a, b *Object) int { return Wins(priority, a.Key, a.Created, b.Key, b.Created) })
 	return copies
 }

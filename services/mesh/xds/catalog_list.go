@@ -88,7 +88,7 @@ func (e *edit) list(cl *class) {
 
 // partsOf returns the parts of a class.
 func (e *edit) partsOf(k classKey) (parts []piece.Part, inputs []index.Input, problems []problem.Diagnostic) {
-	r := e.pc.Read()
+	r := e.pc.ReadFor(k.of.Pin(k.t))
 	defer func() {
 		if v := recover(); v != nil {
 			parts, inputs = nil, r.Inputs()
@@ -101,14 +101,14 @@ func (e *edit) partsOf(k classKey) (parts []piece.Part, inputs []index.Input, pr
 // listOf finds the list of these parts, or makes one without a Set.
 func (e *edit) listOf(k classKey, of []piece.Part, base *list) *list {
 	t, client := k.t, clientOf(k.of, k.t)
-	large := t == ident.RDS && k.of.RDS.LargeRegexes
+	large, pin := t == ident.RDS && k.of.RDS.LargeRegexes, k.of.Pin(t)
 	l := &list{key: listKey{t: t}, classes: map[*class]struct{}{}}
 	if !e.dry { // a dry Catalog keeps hundreds of lists, and needs no order
 		l.parts = make([]*part, 0, len(of))
 	}
 	ids := make([]byte, 0, 4*len(of))
 	for _, one := range of {
-		p := e.part(partKey{t, client, large, one})
+		p := e.part(partKey{t, client, large, pin, one})
 		if l.has.has(p.id) {
 			continue // the first wins
 		}

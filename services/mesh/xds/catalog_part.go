@@ -14,6 +14,7 @@ type (
 		t      ident.ResourceType
 		client index.Client // the checks of pieces differ by it
 		large  bool         // clients take large regular expressions
+		pin    string       // the view of the world that it is made in
 		part   piece.Part
 	}
 	// part is a Part with its pieces.

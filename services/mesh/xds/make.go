@@ -50,7 +50,8 @@ func kindOfClient(class index.ProxyClass, t ident.ResourceType) index.Client {
 // makePart makes a part. It closes, or leaves out, and reports the pieces that
 // clients would reject, the same ones in every process.
 func makePart(pc *index.PushContext, k partKey) (out output) {
-	r := pc.Read()
+	r := pc.ReadFor(k.pin)
+	pc = pc.In(k.pin)
 	defer func() {
 		if v := recover(); v != nil {
 			inputs := r.Inputs()

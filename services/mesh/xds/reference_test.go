@@ -38,7 +38,7 @@ func generate(pc *index.PushContext, parts partsFunc, class index.ProxyClass, t 
 			continue
 		}
 		seen[p] = true
-		out := makePart(pc, partKey{t, clientOf(class, t), t == ident.RDS && class.RDS.LargeRegexes, p})
+		out := makePart(pc, partKey{t, clientOf(class, t), t == ident.RDS && class.RDS.LargeRegexes, class.Pin(t), p})
 		inputs = append(inputs, out.inputs...)
 		problems = append(problems, out.problems...)
 		for _, m := range out.pieces {

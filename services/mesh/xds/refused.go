@@ -74,7 +74,7 @@ func eachPart(pc *index.PushContext, clients []index.Client, t ident.ResourceTyp
 		}
 		classes[class] = true
 		for _, p := range partsOf(pc.Read(), class, t) {
-			if k := (partKey{t, client, t == ident.RDS && class.RDS.LargeRegexes, p}); !parts[k] {
+			if k := (partKey{t, client, t == ident.RDS && class.RDS.LargeRegexes, "", p}); !parts[k] {
 				parts[k] = true
 				f(k)
 			}

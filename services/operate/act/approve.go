@@ -101,7 +101,7 @@ approval is a record of the log.`,
 		if err != nil {
 			return err
 		}
-		log, err := e.Log(ctx)
+		log, err := e.OperatorLog(ctx)
 		if err != nil {
 			return err
 		}

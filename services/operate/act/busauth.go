@@ -53,6 +53,14 @@ again when the policy changes: before you publish a policy that permits more, an
 after you have published one that permits less. An object that the bus refuses keeps
 its last good value; ` + "`meshlog diagnostics`" + ` shows it as denied, with what to do.
 
+With --operator it also writes a key for each operator, operator-NAME.pem, and prints the
+public ones for the MeshPolicy. Each operator keeps their key and gives it to commands
+that change the mesh, with --operator-key or MESHLOG_OPERATOR_KEY. Once the MeshPolicy
+names operators, what is appended in their place counts only with the signature of one
+of them: the key operator.nk alone changes nothing any more. Give --operator with every
+run; the user of operators may then begin no session in place of a watcher. To replace
+a key, list both in the MeshPolicy until the old one is in no use.
+
 With --routes it also writes what the servers of a cluster need to know each other:
 routes.conf, for the cluster block of their configuration, with their password and
 addresses, and route.pem, route.key and routes-ca.pem, for its tls block.
@@ -70,6 +78,7 @@ func BusAuth() *cobra.Command {
 		Example: `  meshlog bus-auth auth/ --watcher file/default --watcher kubernetes/eu
   meshlog bus-auth auth/ --watcher file/default --watcher consul/dc1 --policy mesh/policy.yaml
   meshlog bus-auth auth/ --watcher kubernetes/eu --watcher ca/default --watcher jwks/default --observer
+  meshlog bus-auth auth/ --watcher file/default --operator alice --operator pipeline
   meshlog bus-auth auth/ --watcher file/default --routes nats-1,nats-2,nats-3
   meshlog bus-auth auth/ --watcher file/default --tls localhost,127.0.0.1
   frontend --bus tls://127.0.0.1:4222 --bus-nkey auth/frontend.nk --bus-ca auth/ca.pem ...`,
@@ -80,6 +89,7 @@ func BusAuth() *cobra.Command {
 	names := f.StringSlice("tls", nil, "also write certificates, for servers with these `names` and IP addresses")
 	policy := f.String("policy", "", "`file` with the MeshPolicy of the mesh: narrow what watchers may publish by its source rules")
 	observer := f.Bool("observer", false, "also write the key of kube-events, which asks for reports and may do nothing else")
+	operators := f.StringArray("operator", nil, "`name` of an operator who signs with a key of their own; once for each")
 	routes := f.StringSlice("routes", nil, "also write the secrets of a cluster of servers with these `names`, or NAME:PORT if the port of routes is not 6222")
 	return command.Local(cmd, func(_ context.Context, e *command.Env, args []string) error {
 		roles, err := busRoles(*watchers)
@@ -89,12 +99,15 @@ func BusAuth() *cobra.Command {
 		if *observer {
 			roles = append(roles, bus.Observer())
 		}
-		users := busauth.Users{Domain: *domain, Roles: roles}
+		users := busauth.Users{Domain: *domain, Roles: roles, Signed: len(*operators) > 0}
 		var v busAuthView
 		if err := v.limit(&users, *policy); err != nil {
 			return err
 		}
 		if v.Files, v.Permissions, err = users.Write(args[0]); err != nil {
+			return err
+		}
+		if err := v.operators(args[0], *operators); err != nil {
 			return err
 		}
 		if len(*routes) > 0 {
@@ -132,6 +145,7 @@ type busAuthView struct {
 	// Permissions of the watchers that source rules limit now, or did before.
 	Permissions []busauth.Permission `json:"permissions,omitempty"`
 	FoldOnly    []foldOnly           `json:"foldOnly,omitempty"`
+	Operators   []operatorView       `json:"operators,omitempty"`
 	Warnings    []string             `json:"warnings,omitempty"` // about the policy
 	limited     bool                 // by a policy
 }
@@ -159,6 +173,7 @@ func (v *busAuthView) limit(users *busauth.Users, path string) error {
 func (v *busAuthView) show(out *command.Output) {
 	showFiles(v.Files, out)
 	showLimits(v, out)
+	showOperators(v, out)
 }
 
 func showFiles(files []busauth.File, out *command.Output) {

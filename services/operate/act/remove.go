@@ -71,6 +71,9 @@ again, the objects that the source still has come back.`,
 			return err
 		}
 		if *yes {
+			if r.log, err = e.OperatorLog(ctx); err != nil {
+				return err
+			}
 			ctx, cancel := context.WithTimeout(ctx, *most)
 			defer cancel()
 			if err := r.run(ctx); err != nil {
@@ -85,6 +88,7 @@ again, the objects that the source still has come back.`,
 // removal removes a source, or some kinds of its objects.
 type removal struct {
 	*command.Sources
+	log   command.EventLog // signs
 	shard ident.Shard
 	kinds events.Kinds // none: all
 	view  removeView
@@ -216,7 +220,7 @@ func (r *removal) run(ctx context.Context) error {
 			r.view.Held = append(r.view.Held, h.ID)
 			continue
 		}
-		a, err := approve(ctx, r.Log, r.Fleet, h)
+		a, err := approve(ctx, r.log, r.Fleet, h)
 		if err != nil {
 			return err
 		}
@@ -236,7 +240,7 @@ func (r *removal) publish(ctx context.Context) (uint64, error) {
 			Kinds: r.kinds, Ends: true,
 		}),
 	}
-	ack, err := r.Log.Append(ctx, batch, events.Fence{Kind: events.FenceSubject, Subject: events.ControlSubject(r.shard), Seq: r.last})
+	ack, err := r.log.Append(ctx, batch, events.Fence{Kind: events.FenceSubject, Subject: events.ControlSubject(r.shard), Seq: r.last})
 	if errors.Is(err, events.ErrConflict) {
 		return 0, fmt.Errorf("source %s: its watcher has just published; nothing was removed, try again", r.shard)
 	}

@@ -84,7 +84,10 @@ func (j *job) open(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	j.log, j.past = log, &past.Past{Name: "the mesh", Log: log, Versions: chain, Blobs: chain, Live: true}
+	j.past = &past.Past{Name: "the mesh", Log: log, Versions: chain, Blobs: chain, Live: true}
+	if j.log, err = j.env.OperatorLog(ctx); err != nil {
+		return err
+	}
 	j.fleet, err = j.env.Fleet()
 	return err
 }

@@ -40,6 +40,7 @@ func readShard(ctx context.Context, p *past.Past, name ident.Shard, progress pas
 	if s.fold, err = past.Fold(ctx, p, bounds.Last, progress); err != nil {
 		return nil, err
 	}
+	s.fold.AssumeSigned()
 	if s.fold.Segment().Epoch == 0 {
 		return nil, errors.New("the log has no epoch: no builder has begun it; start a builder")
 	}

@@ -135,6 +135,7 @@ func (w *whatIf) read(ctx context.Context, e *command.Env, p *past.Past) error {
 	if err != nil {
 		return err
 	}
+	w.fold.AssumeSigned()
 	content := w.fold.Content()
 	w.contentBefore = ledger.Content(content)
 	w.before, _, err = world.NewWorld().Apply(content)

@@ -15,11 +15,13 @@ import (
 	"meshlog.dev/services/internal/process"
 	"meshlog.dev/services/operate/act"
 	"meshlog.dev/services/operate/apply"
+	"meshlog.dev/services/operate/bisect"
 	"meshlog.dev/services/operate/command"
 	"meshlog.dev/services/operate/explain"
 	"meshlog.dev/services/operate/history"
 	"meshlog.dev/services/operate/inspect"
 	"meshlog.dev/services/operate/rollback"
+	"meshlog.dev/services/operate/serve"
 )
 
 // helpWidth is the width of the texts of flags.
@@ -70,9 +72,9 @@ A variable can set each flag: MESHLOG_DATA sets --data. Exit codes: 0 done,
 		}},
 		{"History:", []*cobra.Command{
 			history.Log(), history.History(), history.Versions(), history.Show(), history.Diff(), history.Replay(), history.Verify(),
-			history.Export(), history.Import(), history.Audit(),
+			bisect.Bisect(), serve.Serve(), history.Export(), history.Import(), history.Audit(),
 		}},
-		{"Operate:", append([]*cobra.Command{apply.Apply(), apply.WhatIf(), apply.Get(), apply.Delete(), apply.Validate(), act.Approve(), rollback.Rollback(), rollback.Freeze(), rollback.Release(), act.Drain(), act.CA(), act.Streams(), act.BusAuth()}, operate...)},
+		{"Operate:", append([]*cobra.Command{apply.Apply(), apply.WhatIf(), apply.Get(), apply.Delete(), apply.Validate(), act.Approve(), rollback.Rollback(), rollback.Pin(), rollback.Unpin(), rollback.Freeze(), rollback.Release(), act.Drain(), act.CA(), act.Streams(), act.BusAuth()}, operate...)},
 		{"Other:", []*cobra.Command{completionCommand(), optionsCommand(), versionCommand()}},
 	} {
 		if len(g.commands) == 0 {

@@ -1,7 +1,10 @@
 package cli
 
 import (
+	"fmt"
+	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -101,5 +104,57 @@ func TestExplain(t *testing.T) {
 	}
 	if diff := cmp.Diff(live, ask("--archive", file)); diff != "" {
 		t.Errorf("the archive (-live +archive):\n%s", diff)
+	}
+}
+
+// A field that an overlay serves names the overlay, with its author and reason, beside the
+// object: a rollback, and what the guard holds back (WHY-6).
+func TestExplainOverlays(t *testing.T) {
+	t.Parallel()
+	var many strings.Builder
+	for i := range 20 {
+		many.WriteString("---\n" + strings.ReplaceAll(strings.ReplaceAll(shopService, "name: shop,", fmt.Sprintf("name: s%d,", i)), "shop.internal", fmt.Sprintf("s%d.internal", i)))
+	}
+	m := start(t, map[string]string{"shop.yaml": shopService, "rule.yaml": subsets, "routes.yaml": route(90, 10), "many.yaml": many.String()})
+	node := filepath.Join(t.TempDir(), "envoy.yaml")
+	operatetest.WriteFiles(t, filepath.Dir(node), map[string]string{"envoy.yaml": "node: {id: sidecar~10.0.0.9~app.demo~demo.svc.cluster.local, cluster: app}\n"})
+	why := func(args ...string) string {
+		t.Helper()
+		out, _, err := meshlogAt(t, append(append([]string{"why"}, args...), "--node", node, "--data", m.Data)...)
+		if err != nil {
+			t.Fatalf("why %v: %v", args, err)
+		}
+		return out
+	}
+	const weight = "virtual_hosts[shop.internal:80].routes[0].route.weighted_clusters.clusters[1].weight"
+	var before []versionView
+	m.must(t, &before, "versions")
+	operatetest.WriteFiles(t, m.Config, map[string]string{"routes.yaml": route(50, 50)})
+	m.Events.Wait(t, "serving", "version")
+	if out := why("route/80", weight); !strings.Contains(out, "VirtualService demo/shop") || strings.Contains(out, "served by") {
+		t.Errorf("before the rollback:\n%s", out)
+	}
+	m.must(t, nil, "rollback", before[0].Version, "VirtualService/demo/shop", "--reason", "wrong weights")
+	m.Events.Wait(t, "serving", "version")
+	out := why("route/80", weight)
+	for _, want := range []string{"10 +VirtualService demo/shop", `served by the rollback \S+ of \S+: wrong weights`} {
+		if !regexp.MustCompile(want).MatchString(out) {
+			t.Errorf("after the rollback: want %q in\n%s", want, out)
+		}
+	}
+
+	reports := m.builderReports(t)
+	if err := os.Remove(filepath.Join(m.Config, "many.yaml")); err != nil {
+		t.Fatal(err)
+	}
+	var id string
+	for id == "" {
+		if holds := (<-reports).GetHolds(); len(holds) > 0 {
+			id = holds[0].GetId()
+		}
+	}
+	m.Events.Wait(t, "serving", "version")
+	if out := why("cluster/outbound|80||s7.internal", "type"); !strings.Contains(out, "ServiceEntry demo/s7") || !strings.Contains(out, "served by the hold "+id) {
+		t.Errorf("what is held back by %s:\n%s", id, out)
 	}
 }

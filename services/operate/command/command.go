@@ -18,6 +18,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"runtime/debug"
 
 	"github.com/spf13/cobra"
 
@@ -58,6 +59,7 @@ func bind(cmd *cobra.Command, t *Target, run Func) *cobra.Command {
 	t.flags = cmd.Flags()
 	t.complete(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) (err error) {
+		debug.SetGCPercent(garbage)
 		if *format != Table && *format != JSON && *format != YAML {
 			return Usage("--output %q: want table, json or yaml", *format)
 		}
@@ -71,6 +73,10 @@ func bind(cmd *cobra.Command, t *Target, run Func) *cobra.Command {
 	}
 	return cmd
 }
+
+// garbage makes the process of a command collect garbage less often than one that serves: it
+// lives for seconds, and collecting took a third of what it did in a large mesh.
+const garbage = 400
 
 // coded is an error with an exit code of its own.
 type coded struct {

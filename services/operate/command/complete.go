@@ -29,6 +29,7 @@ var argumentListers = map[string][]lister{
 	"simulate":     {listProxies, fixed("GET", "POST", "PUT", "DELETE", "tcp")},
 	"why":          {listProxies, fixed("cluster/", "endpoint/", "listener/", "route/", "filter/")},
 	"why-not":      {listProxies},
+	"bisect":       {listProxies},
 	"wait":         {listVersions},
 	"versions":     {listVersions},
 	"show":         {listVersions, listKeys},
@@ -49,6 +50,9 @@ var flagListers = map[string]lister{
 	"frontend": listFrontends,
 	"proxy":    listProxies,
 	"version":  listVersions,
+	"at":       listVersions,
+	"good":     listVersions,
+	"bad":      listVersions,
 	"source":   listSources,
 	"kind":     listKinds,
 }

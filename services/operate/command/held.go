@@ -40,24 +40,33 @@ func overlaysIn(s *store.Snapshot) (overlays []world.Overlay, err error) {
 	return overlays, nil
 }
 
-// Word is a rollback or a freeze that holds.
+// Word is a rollback, a freeze or a pin that holds.
 type Word struct {
 	ID     string    `json:"id"`
-	Kind   string    `json:"kind"` // rollback, freeze
+	Kind   string    `json:"kind"` // rollback, freeze, pin
 	Actor  string    `json:"actor,omitempty"`
 	Since  time.Time `json:"since,omitzero"`
 	Reason string    `json:"reason,omitempty"`
 	// Scope is what stays as it is; absent if the rollback names single objects.
 	Scope   string `json:"scope,omitempty"`
-	Objects int    `json:"objects"` // that are rolled back
+	Objects int    `json:"objects"`           // that are rolled back, or have another value for the pinned proxies
+	Proxies string `json:"proxies,omitempty"` // that are pinned
 }
 
-// Words returns the rollbacks and freezes in a content, sorted by id.
+// End returns the command that ends the word.
+func (w Word) End() string {
+	if w.Kind == "pin" {
+		return "meshlog unpin " + w.ID
+	}
+	return "meshlog release " + w.ID
+}
+
+// Words returns the rollbacks, freezes and pins in a content, sorted by id.
 func Words(s *store.Snapshot) ([]Word, error) {
 	overlays, err := overlaysIn(s)
 	words := []Word{}
 	for _, o := range overlays {
-		if o.Kind != ident.Rollback && o.Kind != ident.Freeze {
+		if o.Kind != ident.Rollback && o.Kind != ident.Freeze && o.Kind != ident.Pin {
 			continue
 		}
 		w := Word{
@@ -66,6 +75,9 @@ func Words(s *store.Snapshot) ([]Word, error) {
 		if o.Scope != nil {
 			w.Scope = o.Scope.String()
 		}
+		if o.Proxies != nil {
+			w.Proxies = o.Proxies.String()
+		}
 		words = append(words, w)
 	}
 	return words, err
@@ -73,6 +85,9 @@ func Words(s *store.Snapshot) ([]Word, error) {
 
 // String returns the word in words.
 func (w Word) String() string {
+	if w.Kind == "pin" {
+		return fmt.Sprintf("proxies %s are pinned by %s, %s other for them: %s", w.Proxies, cmp.Or(w.Actor, "an operator"), Plural(w.Objects, "object is", "objects are"), w.Reason)
+	}
 	what := w.Scope
 	if what == "" {
 		what = Plural(w.Objects, "object", "objects")

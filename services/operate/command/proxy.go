@@ -4,11 +4,14 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
+	"sync"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"golang.org/x/sync/errgroup"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoregistry"
@@ -22,7 +25,9 @@ import (
 	"meshlog.dev/services/mesh/index"
 	"meshlog.dev/services/mesh/proxy"
 	"meshlog.dev/services/mesh/xds"
+	"meshlog.dev/services/nearest"
 	"meshlog.dev/services/operate/past"
+	"meshlog.dev/store"
 )
 
 // ProxyQuery names a proxy: by the id of one that is connected, or by a file
@@ -41,12 +46,74 @@ func (q *ProxyQuery) Find(ctx context.Context, t *Target, p *past.Past) (*proxy.
 		}
 		return proxy.New(node)
 	}
+	if p.Nodes != nil {
+		return q.archived(ctx, p)
+	}
 	replies, _, err := q.Ask(ctx, t, p)
 	if err != nil {
 		return nil, err
 	}
 	return ProxyOf(replies[0])
 }
+
+// archived returns the proxy of the id from an archive.
+func (q *ProxyQuery) archived(ctx context.Context, p *past.Past) (*proxy.Proxy, error) {
+	nodes, err := p.Nodes(ctx)
+	if errors.Is(err, past.ErrNoNodes) {
+		return nil, NotFound("proxy %q: %w; give --node FILE with its bootstrap", q.ID, err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	names := make([]string, len(nodes))
+	for i, r := range nodes {
+		if names[i] = r.GetReport().GetId(); names[i] == q.ID {
+			return ProxyOf(r)
+		}
+	}
+	advice := "no proxy was connected when it was written"
+	if near, ok := nearest.Name(q.ID, names); ok {
+		advice = "did you mean " + near + "?"
+	} else if len(names) > 0 {
+		advice = "it holds " + Some(names)
+	}
+	return nil, NotFound("proxy %q: was not connected when %s was written: %s; --node FILE takes its bootstrap", q.ID, p.Name, advice)
+}
+
+// Nodes returns the proxies that are connected, each once for each of its streams, without their
+// resources.
+func (t *Target) Nodes(ctx context.Context) ([]*reportv1.ProxyReply, error) {
+	fleet, err := t.Fleet()
+	if err != nil {
+		return nil, err
+	}
+	reports, err := t.Reports(ctx, bus.Proxies)
+	if err != nil {
+		return nil, err
+	}
+	var all []*reportv1.ProxyReply
+	var mu sync.Mutex
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(askedAtOnce)
+	for _, f := range reports.Frontends {
+		for _, p := range f.GetProxies() {
+			g.Go(func() error {
+				replies, err := fleet.Proxy(ctx, p.GetId(), []string{f.GetFrontend()})
+				mu.Lock()
+				defer mu.Unlock()
+				for _, r := range replies {
+					r.Types = nil
+					all = append(all, r)
+				}
+				return err
+			})
+		}
+	}
+	return all, g.Wait()
+}
+
+// askedAtOnce is how many proxies Nodes asks for at a time.
+const askedAtOnce = 4
 
 // ProxyOf returns the proxy that a frontend describes.
 func ProxyOf(r *reportv1.ProxyReply) (*proxy.Proxy, error) {
@@ -117,7 +184,12 @@ func ServedTo(ctx context.Context, p *past.Past, at ident.Position, to *proxy.Pr
 	if err != nil {
 		return s, err
 	}
-	w, err := ledger.World(content.Snapshot)
+	return ServedOf(content.Snapshot, to)
+}
+
+// ServedOf makes the resources that a frontend would serve to a proxy of a content.
+func ServedOf(content *store.Snapshot, to *proxy.Proxy) (s Served, err error) {
+	w, err := ledger.World(content)
 	if err != nil {
 		return s, err
 	}

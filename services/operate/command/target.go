@@ -33,10 +33,12 @@ type Target struct {
 	Bus     process.Bus
 	Stderr  io.Writer // takes progress and warnings
 	archive string    // file
-	flags   *pflag.FlagSet
-	admin   bool
-	conn    *bus.Conn // nil before Conn
-	closers []func() error
+	// operatorKey is the file with the key that signs; empty: nothing is signed.
+	operatorKey string
+	flags       *pflag.FlagSet
+	admin       bool
+	conn        *bus.Conn // nil before Conn
+	closers     []func() error
 }
 
 // On returns the mesh that a connection of the caller reaches, for a process that has one.
@@ -55,11 +57,15 @@ func bindTarget(cmd *cobra.Command) *Target {
 	t.flags.StringVar(&t.Data, "data", "", "data `directory` of `meshlog up`")
 	t.Bus.ID = strconv.Itoa(os.Getpid())
 	t.Bus.Flags(t.flags)
+	t.flags.StringVar(&t.operatorKey, OperatorKeyFlag, "", "`file` with the key of an operator, as `meshlog bus-auth --operator` writes it: "+
+		"commands that change the mesh sign with it. Set it if the MeshPolicy names operators")
 	t.flags.VisitAll(func(f *pflag.Flag) { f.Hidden = f.Hidden || isConnection(f) || f.Name == "id" })
 	return t
 }
 
-func isConnection(f *pflag.Flag) bool { return strings.HasPrefix(f.Name, "bus-") || f.Name == "domain" }
+func isConnection(f *pflag.Flag) bool {
+	return strings.HasPrefix(f.Name, "bus-") || f.Name == "domain" || f.Name == OperatorKeyFlag
+}
 
 // Connection returns the flags that say how to connect to a bus.
 func Connection() *pflag.FlagSet {

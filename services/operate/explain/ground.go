@@ -11,6 +11,7 @@ import (
 	"meshlog.dev/events"
 	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/builder/ledger"
+	"meshlog.dev/services/mesh/index"
 	"meshlog.dev/services/mesh/proxy"
 	"meshlog.dev/services/mesh/world"
 	"meshlog.dev/services/operate/command"
@@ -65,6 +66,7 @@ func (g *ground) flatten() error {
 	if err != nil {
 		return err
 	}
+	pin := index.Classify(index.NewPushContext(w), g.proxy).CDS.Pin
 	var rows []world.RowChange
 	for _, id := range ids {
 		b, _ := g.rows.Get(ident.OverlayRow(id))
@@ -73,10 +75,14 @@ func (g *ground) flatten() error {
 			return err
 		}
 		g.overlays[id] = o
-		if slices.ContainsFunc(o.Values, func(v ident.OverlayValue) bool { return v.Resource == nil }) {
+		if o.Kind == ident.Pin || slices.ContainsFunc(o.Values, func(v ident.OverlayValue) bool { return v.Resource == nil }) {
 			rows = append(rows, world.RowChange{Row: ident.OverlayRow(id)})
 		}
 	}
+	for _, v := range g.overlays[pin].Values {
+		over[v.Key] = []string{pin}
+	}
+	w, _ = w.View(pin)
 	for k, ids := range over {
 		if len(ids) == 0 {
 			continue
@@ -120,61 +126,69 @@ type overlayView struct {
 	Actor  string `json:"actor,omitempty"`
 }
 
+// String says which overlay it is, who made it and why.
+func (o *overlayView) String() string {
+	text := "the " + o.Kind + " " + o.ID
+	if o.Actor != "" {
+		text += " of " + o.Actor
+	}
+	return text + ": " + o.Reason
+}
+
 func viewOverlay(o world.Overlay) *overlayView {
 	return &overlayView{ID: o.ID, Kind: past.OverlayKinds[o.Kind], Reason: o.Reason, Actor: o.Actor}
 }
 
 // objects returns where objects came from.
 func (g *ground) objects(ctx context.Context, keys []ident.Key) ([]objectView, error) {
-	rows := make([]string, len(keys))
-	for i, k := range keys {
-		if rows[i] = k.Row(); g.covers[k] != "" {
-			rows[i] = ident.OverlayRow(g.covers[k])
+	values := map[ident.Key]ident.Value{}
+	var overlays []string
+	for _, k := range keys {
+		if id := g.covers[k]; id != "" {
+			overlays = append(overlays, ident.OverlayRow(id))
+		} else if o := g.world.Served(k); o != nil {
+			values[k] = o.Value
 		}
 	}
-	seqs, err := past.Causes(ctx, g.past, ident.Position{}, g.moment.Version, rows)
+	carriers, err := past.Carriers(ctx, g.past, g.moment.Version, values)
 	if err != nil {
 		return nil, err
 	}
+	var seqs map[string]uint64
+	if len(overlays) > 0 {
+		if seqs, err = past.Causes(ctx, g.past, ident.Position{}, g.moment.Version, overlays); err != nil {
+			return nil, err
+		}
+	}
 	var all []objectView
-	for i, k := range keys {
+	for _, k := range keys {
 		v := objectView{Object: k.String(), Key: past.Key(k)}
 		if id := g.covers[k]; id != "" {
 			v.Overlay = viewOverlay(g.overlays[id])
+			v.Record = g.record(ctx, seqs[ident.OverlayRow(id)])
+		} else if r := carriers[k]; r != nil {
+			v.Record = viewRecord(*r)
 		}
 		for _, d := range g.problems {
 			if d.Object == v.Object && d.Severity == "error" {
 				v.Problems = append(v.Problems, d)
 			}
 		}
-		if v.Record, err = g.record(ctx, k, seqs[rows[i]]); err != nil {
-			return nil, err
-		}
 		all = append(all, v)
 	}
 	return all, nil
 }
 
-// record returns the record seq or, if no version that is kept names it, the one on the log
-// that has the value of k.
-func (g *ground) record(ctx context.Context, k ident.Key, seq uint64) (*recordView, error) {
-	if g.past.Log == nil {
-		return nil, nil
+// record returns the record seq; nil if the log does not have it any more.
+func (g *ground) record(ctx context.Context, seq uint64) *recordView {
+	if g.past.Log == nil || seq == 0 {
+		return nil
 	}
-	if seq != 0 {
-		if r, err := g.past.Log.Get(ctx, seq); err == nil {
-			return viewRecord(r), nil
-		}
+	r, err := g.past.Log.Get(ctx, seq)
+	if err != nil {
+		return nil
 	}
-	o := g.world.Served(k)
-	if o == nil || g.covers[k] != "" {
-		return nil, nil
-	}
-	r, err := past.Carrier(ctx, g.past, k, o.Value, g.moment.Version.Seq)
-	if err != nil || r == nil {
-		return nil, err
-	}
-	return viewRecord(*r), nil
+	return viewRecord(r)
 }
 
 func viewRecord(r events.Record) *recordView {
@@ -193,7 +207,7 @@ func (v *objectView) add(t *command.Rows) {
 	}
 	t.Add(v.Object, seq, at, what, origin, actor)
 	if o := v.Overlay; o != nil {
-		t.Note(fmt.Sprintf("served by the %s %s: %s", o.Kind, o.ID, o.Reason))
+		t.Note("served by " + o.String())
 	}
 	for _, d := range v.Problems {
 		for i, line := range lines(d) {

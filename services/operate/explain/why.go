@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -14,6 +13,7 @@ import (
 	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/mesh/index"
 	"meshlog.dev/services/mesh/why"
+	"meshlog.dev/services/mesh/world"
 	"meshlog.dev/services/mesh/xds"
 	"meshlog.dev/services/operate/command"
 )
@@ -85,7 +85,8 @@ The resource is made again without each object, and with other values in each of
 fields: what changes the field has set it. Nothing is sent to the proxy.
 
 With --node, a file with Envoy's bootstrap or its node, the proxy need not be connected,
-and the mesh need not run: --data and --archive are enough.
+and the mesh need not run: --data and --archive are enough. The archive of
+a mesh that ran also knows the proxies that were connected, by their names.
 
 ` + command.MomentForms,
 		Example: `  meshlog why edge-1 'cluster/outbound|80||shop.example'
@@ -210,6 +211,12 @@ func viewSetters(all []why.Setter) []setterView {
 
 // quarantine returns the overlay that replaces a resource or a piece of it; nil: none does.
 func (g *ground) quarantine(q why.Question) *overlayView {
+	quarantines := func(o world.Overlay) bool {
+		return slices.ContainsFunc(o.Values, func(v ident.OverlayValue) bool { return v.Resource != nil })
+	}
+	if !slices.ContainsFunc(slices.Collect(maps.Values(g.overlays)), quarantines) {
+		return nil
+	}
 	pc := index.NewPushContext(g.world)
 	class := index.Classify(pc, g.proxy)
 	c := xds.NewCatalog(pc)
@@ -233,7 +240,7 @@ func (v *whyView) show(out *command.Output) {
 	}
 	out.Line("%s of %s at %s", title, v.Proxy, v.Version)
 	if q := v.Quarantine; q != nil {
-		out.Line("%s", out.Paint(fmt.Sprintf("The quarantine %s replaces it or a piece of it: %s", q.ID, q.Reason), command.Yellow))
+		out.Line("%s", out.Paint("It, or a piece of it, is replaced by "+q.String(), command.Yellow))
 	}
 	if len(v.Fields) > 0 {
 		out.Line("")

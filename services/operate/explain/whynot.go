@@ -67,7 +67,8 @@ HOST may be https://HOST[:PORT]/PATH too. For a port that takes no requests, the
 connection to the service's address.
 
 With --node, a file with Envoy's bootstrap or its node, the proxy need not be connected,
-and the mesh need not run: --data and --archive are enough.
+and the mesh need not run: --data and --archive are enough. The archive of
+a mesh that ran also knows the proxies that were connected, by their names.
 
 Exit code 1: the call does not pass, or the outcome is unknown. An answer of the proxy
 below 400 passes.

@@ -30,8 +30,11 @@ func Export() *cobra.Command {
 with their content, and what a replay of the log needs. Every command about the
 past reads it with --archive FILE; ` + "`meshlog import`" + ` creates a mesh from it.
 
+The archive of a mesh that runs also holds the nodes of the proxies that are connected,
+so that ` + "`meshlog why PROXY`" + ` and the like find them by name.
+
 An archive holds all objects that were on the log: protect it as you protect the
-configuration. Equal logs and versions give equal files.
+configuration. Equal logs, versions and proxies give equal files.
 
 With --since it begins there or, if the log cannot be replayed from there, at the
 nearest checkpoint before.`,
@@ -57,6 +60,9 @@ nearest checkpoint before.`,
 		if err != nil {
 			return err
 		}
+		if err := addNodes(ctx, e, p, plan); err != nil {
+			return err
+		}
 		wrote := e.Progress("written")
 		size, err := writeArchive(ctx, plan, file, wrote)
 		wrote.Done()
@@ -67,6 +73,26 @@ nearest checkpoint before.`,
 		e.Print(v, func() { v.show(e.Output) })
 		return nil
 	})
+}
+
+// addNodes adds the proxies that are connected now, or those that the archive holds which is
+// copied. Without a frontend there is no word about them.
+func addNodes(ctx context.Context, e *command.Env, p *past.Past, plan *past.Export) error {
+	read := p.Nodes
+	if p.Live {
+		read = e.Nodes
+	}
+	if read == nil {
+		return nil
+	}
+	nodes, err := read(ctx)
+	if errors.Is(err, past.ErrNoNodes) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("the proxies that are connected: %w", err)
+	}
+	return plan.AddNodes(nodes)
 }
 
 func exists(file string) error {
@@ -110,6 +136,9 @@ func (v *exportView) show(out *command.Output) {
 	versions := "no versions"
 	if v.Versions > 0 {
 		versions = fmt.Sprintf("%s, %s to %s", command.Plural(v.Versions, "version", "versions"), v.From, v.To)
+	}
+	if v.Proxies > 0 {
+		versions += "; " + command.Plural(v.Proxies, "proxy", "proxies")
 	}
 	out.Line("%s: %s, %d to %d; %s; %s.\nRead it with --archive %[1]s.",
 		v.File, command.Plural(int(v.Last+1-v.First), "record", "records"), v.First, v.Last, versions, size(v.Bytes))

@@ -7,6 +7,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"meshlog.dev/proto/ident"
+	"meshlog.dev/services/mesh/fold"
+	"meshlog.dev/services/mesh/kind"
 	"meshlog.dev/services/operate/command"
 	"meshlog.dev/services/operate/past"
 )
@@ -44,23 +47,65 @@ several sources have the object, all are shown; --source selects one.`,
 		if err != nil {
 			return err
 		}
-		known, err := past.Keys(ctx, p)
-		if err != nil {
+		if err := p.HasLog(); err != nil {
 			return err
 		}
-		keys, err := objects.Find(args[0], known, "`meshlog show latest` lists the objects that are served")
-		if err != nil {
-			return err
+		all, err := ofNamed(ctx, e, p, objects)
+		if err == nil && len(all) == 0 {
+			all, err = ofAny(ctx, e, p, args[0], objects)
 		}
-		read := e.Progress("read")
-		all, err := past.Of(ctx, p, keys, read.Show)
-		read.Done()
 		if err != nil {
 			return err
 		}
 		e.Print(all, func() { showHistory(all, e.Output) })
 		return nil
 	})
+}
+
+// ofNamed returns the history of an object of the sources that the newest version knows, if its
+// name is given in full. It need not read all names on the log.
+func ofNamed(ctx context.Context, e *command.Env, p *past.Past, o *command.Objects) ([]*past.KeyEvent, error) {
+	kd, ok := kind.ByName(o.Kinds[0])
+	if !ok || kd.Namespaced != (len(o.Namespaces) == 1) {
+		return nil, nil
+	}
+	shards, err := past.Shards(ctx, p)
+	if err != nil {
+		return nil, err
+	}
+	var keys []ident.Key
+	for _, s := range shards {
+		k := ident.Key{Source: s.Source, Instance: s.Instance, Kind: kd.Name, Name: o.Names[0]}
+		if kd.Namespaced {
+			k.Namespace = o.Namespaces[0]
+		}
+		if o.Match(k) {
+			keys = append(keys, k)
+		}
+	}
+	return historyOf(ctx, e, p, keys)
+}
+
+// ofAny returns the history of an object of any source that was ever on the log.
+func ofAny(ctx context.Context, e *command.Env, p *past.Past, asked string, o *command.Objects) ([]*past.KeyEvent, error) {
+	known, err := past.Keys(ctx, p)
+	if err != nil {
+		return nil, err
+	}
+	keys, err := o.Find(asked, known, "`meshlog show latest` lists the objects that are served")
+	if err != nil {
+		return nil, err
+	}
+	return historyOf(ctx, e, p, keys)
+}
+
+func historyOf(ctx context.Context, e *command.Env, p *past.Past, keys []ident.Key) ([]*past.KeyEvent, error) {
+	if len(keys) == 0 {
+		return nil, nil
+	}
+	read := e.Progress("read")
+	defer read.Done()
+	return past.Of(ctx, p, keys, read.Show)
 }
 
 func showHistory(all []*past.KeyEvent, out *command.Output) {
@@ -70,7 +115,7 @@ func showHistory(all []*past.KeyEvent, out *command.Output) {
 		t.Head = append(t.Head, "SOURCE")
 	}
 	for _, e := range all {
-		row := []any{e.Seq, e.Time, whatCell(e.What), effectCell(e.Effect), e.Version, cmp.Or(e.Overlay, e.Origin), e.Actor}
+		row := []any{e.Seq, e.Time, whatCell(e.What), effectCell(e.Effect), e.Version, cmp.Or(e.Overlay, e.Origin), past.Author(e.Actor, fold.Verdict{Operator: e.Operator, Void: e.Void})}
 		if several {
 			row = append(row, e.Key.Source+"/"+e.Key.Instance)
 		}

@@ -11,6 +11,7 @@ import (
 
 	"meshlog.dev/events"
 	"meshlog.dev/proto/ident"
+	"meshlog.dev/services/mesh/fold"
 	"meshlog.dev/services/operate/command"
 	"meshlog.dev/services/operate/past"
 )
@@ -26,6 +27,8 @@ type logOptions struct {
 	key          string
 	object       *command.Objects // of key
 	batches, ops []string
+	// verdicts finds out who has signed records; nil: it is not asked for.
+	verdicts func(context.Context, []events.Record) (map[uint64]fold.Verdict, error)
 }
 
 // Log returns the command `log`.
@@ -69,6 +72,11 @@ in RFC 3339; they are times of the server.`,
 		}
 		if o.follow && !p.Live {
 			return command.Usage("--follow: %s gets no new records", p.Name)
+		}
+		o.verdicts = func(ctx context.Context, recs []events.Record) (map[uint64]fold.Verdict, error) {
+			progress := e.Progress("read")
+			defer progress.Done()
+			return past.Verdicts(ctx, p, recs, progress.Show)
 		}
 		return showLog(ctx, p.Log, o, e.Output)
 	})
@@ -147,6 +155,11 @@ func showLog(ctx context.Context, log past.Log, o logOptions, out *command.Outpu
 		return err
 	}
 	p := &logPrinter{out: out, stream: o.follow}
+	if o.verdicts != nil {
+		if p.verdicts, err = o.verdicts(ctx, recs); err != nil && out.IsTable() {
+			out.Notes([]string{fmt.Sprintf("it is not known who has signed these records: %v", err)})
+		}
+	}
 	switch {
 	case len(recs) > 0 || o.follow || !out.IsTable():
 		p.print(recs)
@@ -264,6 +277,8 @@ type logPrinter struct {
 	out    *command.Output
 	stream bool
 	table  command.Rows
+	// verdicts are about the authors, by record.
+	verdicts map[uint64]fold.Verdict
 }
 
 func (p *logPrinter) print(recs []events.Record) {
@@ -271,8 +286,9 @@ func (p *logPrinter) print(recs []events.Record) {
 	views := make([]recordView, len(recs))
 	for i, r := range recs {
 		object, detail := summary(r)
-		p.table.Add(r.Seq, r.Time, whatCell(past.What(r)), object, detail, r.Event.Actor)
+		p.table.Add(r.Seq, r.Time, whatCell(past.What(r)), object, detail, past.Author(r.Event.Actor, p.verdicts[r.Seq]))
 		views[i] = viewRecord(r)
+		views[i].Operator, views[i].Void = p.verdicts[r.Seq].Operator, p.verdicts[r.Seq].Void
 	}
 	switch {
 	case p.out.IsTable():

@@ -22,6 +22,8 @@ type recordView struct {
 	ID       string    `json:"id,omitempty"`
 	Observed time.Time `json:"observed,omitzero"`
 	Actor    string    `json:"actor,omitempty"`
+	Operator string    `json:"operator,omitempty"` // who has signed it
+	Void     string    `json:"void,omitempty"`     // why it changes nothing although an operator could append it
 	Trace    string    `json:"trace,omitempty"`
 	Error    string    `json:"error,omitempty"` // of refused and unreadable
 
@@ -198,6 +200,8 @@ func summary(r events.Record) (object, detail string) {
 			detail = command.Plural(len(b.Values), "resource", "resources") + ": " + b.Reason
 		case b.Kind == ident.Freeze:
 			detail = "freezes " + b.Scope.String() + ": " + b.Reason
+		case b.Kind == ident.Pin:
+			detail = "pins " + b.Proxies.String() + ", " + command.Plural(len(b.Values), "key", "keys") + ": " + b.Reason
 		default:
 			detail = command.Plural(len(b.Values), "key", "keys") + ": " + b.Reason
 			if b.Scope != nil {

@@ -59,7 +59,9 @@ func Before(ctx context.Context, p *past.Past, to command.Moment) (command.Momen
 }
 
 // Open reads the content of a moment.
-func Open(ctx context.Context, p *past.Past, m command.Moment) (*Content, error) { return openContent(ctx, p, m) }
+func Open(ctx context.Context, p *past.Past, m command.Moment) (*Content, error) {
+	return openContent(ctx, p, m)
+}
 
 // Moment returns the moment.
 func (c *content) Moment() command.Moment { return c.moment }

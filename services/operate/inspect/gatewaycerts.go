@@ -110,7 +110,7 @@ func viewGatewayCerts(w *world.World, now time.Time) []gatewayCert {
 			if s.GetTls() == nil {
 				continue
 			}
-			for _, asked := range secret.Credentials(o.Key.Namespace, s.GetTls()) {
+			for _, asked := range secret.Credentials(r, o.Key.Namespace, s.GetTls()) {
 				i := slices.IndexFunc(views, func(v gatewayCert) bool { return v.asked == asked })
 				if i < 0 {
 					i = len(views)

@@ -90,7 +90,8 @@ print the resources in full.
 
 With --version it shows the configuration at that version. With --node, a file with
 Envoy's bootstrap or its node, the proxy need not be connected, and the mesh need
-not run: --data and --archive are enough.
+not run: --data and --archive are enough. The archive of
+a mesh that ran also knows the proxies that were connected, by their names.
 
 ` + command.MomentForms,
 		Example: `  meshlog proxy-config --data data/ edge-1
@@ -111,7 +112,7 @@ not run: --data and --archive are enough.
 			return err
 		}
 		var views []configView
-		if *file == "" && *version == "" {
+		if *file == "" && *version == "" && p.Nodes == nil {
 			views, err = q.has(ctx, e.Target, p)
 		} else {
 			views, err = q.wouldHave(ctx, e.Target, p, cmp.Or(*version, command.Latest))

@@ -7,8 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"net/url"
-	"strconv"
 	"strings"
 	"time"
 
@@ -52,7 +50,8 @@ allowed.
 
 With --version the proxy has the configuration of that version. With --node, a file
 with Envoy's bootstrap or its node, the proxy need not be connected, and the mesh need
-not run: --data and --archive are enough.
+not run: --data and --archive are enough. The archive of
+a mesh that ran also knows the proxies that were connected, by their names.
 
 Exit code 1: policies or the listener refuse the call, or the outcome is unknown.
 
@@ -230,26 +229,5 @@ func destination(c *simulate.Call, method, target string) error {
 		c.TCP, c.Address, c.Port = true, a.Addr(), uint32(a.Port())
 		return nil
 	}
-	u, err := url.Parse(target)
-	if err != nil {
-		return command.Usage("URL: %w", err)
-	}
-	if u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-		return command.Usage("URL %q: want http://HOST[:PORT]/PATH or https://", target)
-	}
-	c.Method, c.Host, c.Path, c.Port = strings.ToUpper(method), u.Host, u.RequestURI(), 80
-	if u.Scheme == "https" {
-		c.TLS, c.Port = true, 443
-	}
-	if c.TLS {
-		c.ServerName = cmp.Or(c.ServerName, u.Hostname())
-	}
-	if u.Port() != "" {
-		n, err := strconv.ParseUint(u.Port(), 10, 16)
-		if err != nil {
-			return command.Usage("URL: port %s: %w", u.Port(), err)
-		}
-		c.Port = uint32(n)
-	}
-	return nil
+	return command.ReadURL(c, method, target)
 }

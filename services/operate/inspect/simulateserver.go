@@ -3,10 +3,12 @@ package inspect
 import (
 	"cmp"
 	"context"
+	"errors"
 	"net/netip"
 	"strings"
 
 	"meshlog.dev/proto/ident"
+	reportv1 "meshlog.dev/proto/meshlog/report/v1"
 	"meshlog.dev/services/internal/bus"
 	"meshlog.dev/services/mesh/proxy"
 	"meshlog.dev/services/mesh/simulate"
@@ -66,8 +68,19 @@ func (s *servers) find(ctx context.Context, trustDomain string) (err error) {
 // connected lists the proxies that are connected.
 func (s *servers) connected(ctx context.Context) error {
 	s.byIP, s.identity = map[netip.Addr]string{}, map[string]string{}
-	if s.given != nil || !s.past.Live {
+	if s.given != nil {
 		return nil
+	}
+	know := func(p *reportv1.ProxyReport) {
+		s.identity[p.GetId()] = p.GetIdentity()
+		if parts := strings.Split(p.GetId(), "~"); len(parts) == 4 && parts[0] == string(proxy.Sidecar) {
+			if ip, err := netip.ParseAddr(parts[1]); err == nil {
+				s.byIP[ip.Unmap()] = p.GetId()
+			}
+		}
+	}
+	if !s.past.Live {
+		return s.archived(ctx, know)
 	}
 	reports, err := s.Target.Reports(ctx, bus.Proxies)
 	if err != nil {
@@ -75,15 +88,25 @@ func (s *servers) connected(ctx context.Context) error {
 	}
 	for _, f := range reports.Frontends {
 		for _, p := range f.GetProxies() {
-			s.identity[p.GetId()] = p.GetIdentity()
-			if parts := strings.Split(p.GetId(), "~"); len(parts) == 4 && parts[0] == string(proxy.Sidecar) {
-				if ip, err := netip.ParseAddr(parts[1]); err == nil {
-					s.byIP[ip.Unmap()] = p.GetId()
-				}
-			}
+			know(p)
 		}
 	}
 	return nil
+}
+
+// archived lists the proxies that an archive holds.
+func (s *servers) archived(ctx context.Context, know func(*reportv1.ProxyReport)) error {
+	if s.past.Nodes == nil {
+		return nil
+	}
+	nodes, err := s.past.Nodes(ctx)
+	if errors.Is(err, past.ErrNoNodes) {
+		return nil
+	}
+	for _, r := range nodes {
+		know(r.GetReport())
+	}
+	return err
 }
 
 // follow simulates a call of a proxy at each endpoint that it may reach.

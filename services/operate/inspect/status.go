@@ -40,9 +40,10 @@ type statusView struct {
 	Roots       []rootCounts      `json:"roots,omitempty"` // absent: the mesh has no authority
 	Held        int               `json:"held"`            // by the guard
 	Quarantined int               `json:"quarantined"`
-	Words       []command.Word    `json:"words,omitempty"` // rollbacks and freezes that hold
+	Words       []command.Word    `json:"words,omitempty"` // rollbacks, freezes and pins that hold
 	Errors      int               `json:"errors"`          // diagnostics
 	Warnings    int               `json:"warnings"`
+	Operators   int               `json:"operators"`         // that the MeshPolicy names
 	Unknown     string            `json:"unknown,omitempty"` // why log and version chain, and what only they say, are not known
 	Wrong       []string          `json:"wrong"`             // what needs attention
 }
@@ -124,7 +125,7 @@ func StatusOf(ctx context.Context, s *command.Sources, proxies, reports *bus.Rep
 		return nil, err
 	}
 	for _, w := range v.Words {
-		v.wrong("%s; `meshlog release %s` ends it", w, w.ID)
+		v.wrong("%s; `%s` ends it", w, w.End())
 	}
 	bundles, err := command.TrustBundles(s.Head.Snapshot)
 	if err != nil {
@@ -149,6 +150,9 @@ func StatusOf(ctx context.Context, s *command.Sources, proxies, reports *bus.Rep
 		return nil, err
 	}
 	v.policies(w, problems)
+	if w != nil {
+		v.Operators = len(w.Policy().Operators)
+	}
 	for _, d := range problems {
 		switch d.GetSeverity() {
 		case snapshotv1.Severity_SEVERITY_ERROR:
@@ -210,6 +214,14 @@ func (v *statusView) builders(r *bus.Reports) {
 	if len(b.GetWaiting()) > 0 {
 		v.wrong("nothing is published: %s", strings.Join(b.GetWaiting(), "; "))
 	}
+}
+
+// operatorsLine warns of a mesh in which the key of the bus is enough to act.
+func operatorsLine(n int) string {
+	if n == 0 {
+		return "none in the MeshPolicy: what operators append counts without a signature"
+	}
+	return fmt.Sprintf("%d, who sign", n)
 }
 
 func (v *statusView) held(holds, quarantines int) {
@@ -369,6 +381,7 @@ func (v *statusView) show(now time.Time, out *command.Output) {
 	row("identities", v.Identities.Ended+v.Identities.EndsSoon == 0, "%s", v.Identities)
 	row("policies", len(v.Policies.NotEnforced) == 0, "%s", v.Policies)
 	row("roots", true, "%s", rootsLine(v.Roots))
+	row("operators", v.Operators > 0, "%s", operatorsLine(v.Operators))
 	row("held back", v.Held+v.Quarantined == 0, "%d by the guard, %d in quarantine", v.Held, v.Quarantined)
 	row("problems", v.Errors == 0, "%s, %s", command.Plural(v.Errors, "error", "errors"), command.Plural(v.Warnings, "warning", "warnings"))
 	out.Rows(&t)

@@ -11,6 +11,8 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -25,8 +27,9 @@ import (
 // Update is the flag that rewrites golden files.
 var Update = flag.Bool("update", false, "rewrite golden files")
 
-// Main runs the tests of a package in UTC, the zone of the golden files. It starts the
-// program again with that zone: goroutines that packages start may read time.Local.
+// Main runs the tests of a package in UTC, the zone of the golden files, and without the
+// settings of meshlog that the environment has. It starts the program again with that zone:
+// goroutines that packages start may read time.Local.
 func Main(m *testing.M) {
 	if os.Getenv("TZ") != "UTC" {
 		self, err := os.Executable()
@@ -34,7 +37,7 @@ func Main(m *testing.M) {
 			err = os.Setenv("TZ", "UTC")
 		}
 		if err == nil {
-			err = syscall.Exec(self, os.Args, os.Environ())
+			err = syscall.Exec(self, os.Args, slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "MESHLOG_") }))
 		}
 		fmt.Fprintln(os.Stderr, "start the tests in UTC:", err)
 		os.Exit(1)

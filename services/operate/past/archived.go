@@ -5,13 +5,16 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"runtime"
 	"slices"
+	"sync"
 
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"meshlog.dev/events"
 	"meshlog.dev/events/archive"
 	"meshlog.dev/proto/ident"
+	reportv1 "meshlog.dev/proto/meshlog/report/v1"
 	"meshlog.dev/store"
 )
 
@@ -21,9 +24,13 @@ import (
 //	versions/<epoch>.<seq> a run of versions, named by the first of them: each is
 //	                       an Update, preceded by its length. The first has a
 //	                       checkpoint of its own content.
+//	nodes                  the proxies that were connected, sorted by id: each is a
+//	                       ProxyReply without resources, preceded by its length.
+//	                       Archives of a mesh that has ended do not have the file.
 const (
 	blobFiles    = "blobs/"
 	versionFiles = "versions/"
+	nodesFile    = "nodes"
 )
 
 func blobFile(h ident.Hash) string { return blobFiles + h.String() }
@@ -36,7 +43,8 @@ func versionFile(v ident.Position) string {
 // FromArchive returns the Past in an archive.
 func FromArchive(name string, a *archive.Archive) *Past {
 	v := &archived{file: a, runs: a.Files(versionFiles)}
-	return &Past{Name: name, Log: a, Versions: v, Blobs: v}
+	nodes := func(ctx context.Context) ([]*reportv1.ProxyReply, error) { return readNodes(ctx, name, a) }
+	return &Past{Name: name, Log: a, Versions: v, Blobs: v, Nodes: nodes}
 }
 
 // archived reads the versions and blobs of an archive. One goroutine uses it,
@@ -53,6 +61,15 @@ func (a *archived) run(ctx context.Context, i int) ([]store.Update, error) {
 	if a.last != nil && a.recent == i {
 		return a.last, nil
 	}
+	updates, err := a.read(ctx, i)
+	if err == nil {
+		a.recent, a.last = i, updates
+	}
+	return updates, err
+}
+
+// read is run without what was read last. It is safe for concurrent use.
+func (a *archived) read(ctx context.Context, i int) ([]store.Update, error) {
 	b, err := a.file.File(ctx, a.runs[i])
 	if err != nil {
 		return nil, err
@@ -61,8 +78,22 @@ func (a *archived) run(ctx context.Context, i int) ([]store.Update, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", a.runs[i], err)
 	}
-	a.recent, a.last = i, updates
 	return updates, nil
+}
+
+// runsAtOnce is how many runs History reads at once for each core, if it has read some: most
+// callers want the newest version only.
+const runsAtOnce = 4
+
+// readBack reads n runs from i on down, with all cores.
+func (a *archived) readBack(ctx context.Context, i, n int) ([][]store.Update, error) {
+	runs, errs := make([][]store.Update, n), make([]error, n)
+	var all sync.WaitGroup
+	for j := range n {
+		all.Go(func() { runs[j], errs[j] = a.read(ctx, i-j) })
+	}
+	all.Wait()
+	return runs, errors.Join(errs...)
 }
 
 // GetBlob implements store.Blobs.
@@ -85,17 +116,20 @@ func (a *archived) PutBlob(context.Context, []byte) (ident.Hash, error) {
 // History implements Versions.
 func (a *archived) History(ctx context.Context) iter.Seq2[*store.Manifest, error] {
 	return func(yield func(*store.Manifest, error) bool) {
-		for i := len(a.runs) - 1; i >= 0; i-- {
-			updates, err := a.run(ctx, i)
+		for i, n := len(a.runs)-1, 1; i >= 0; {
+			runs, err := a.readBack(ctx, i, min(n, i+1))
 			if err != nil {
 				yield(nil, err)
 				return
 			}
-			for _, u := range slices.Backward(updates) {
-				if !yield(u.Manifest, nil) {
-					return
+			for _, updates := range runs {
+				for _, u := range slices.Backward(updates) {
+					if !yield(u.Manifest, nil) {
+						return
+					}
 				}
 			}
+			i, n = i-len(runs), min(2*n, runsAtOnce*runtime.GOMAXPROCS(0))
 		}
 	}
 }

@@ -2,6 +2,7 @@ package past
 
 import (
 	"context"
+	"math"
 	"slices"
 
 	"meshlog.dev/events"
@@ -12,6 +13,11 @@ import (
 // Causes finds the newest record that changed each row between two versions. It
 // reads the chain only as far back as necessary.
 func Causes(ctx context.Context, p *Past, from, to ident.Position, rows []string) (map[string]uint64, error) {
+	return causes(ctx, p, from, to, rows, math.MaxInt)
+}
+
+// causes is Causes that reads so many manifests at most.
+func causes(ctx context.Context, p *Past, from, to ident.Position, rows []string, most int) (map[string]uint64, error) {
 	if to.Less(from) {
 		from, to = to, from
 	}
@@ -28,9 +34,10 @@ func Causes(ctx context.Context, p *Past, from, to ident.Position, rows []string
 		if to.Less(v) {
 			continue
 		}
-		if v.Compare(from) <= 0 || len(missing) == 0 {
+		if v.Compare(from) <= 0 || len(missing) == 0 || most == 0 {
 			break
 		}
+		most--
 		for _, c := range m.GetChanges() {
 			if missing[c.GetKey()] {
 				seqs[c.GetKey()] = c.GetSeq()
@@ -41,19 +48,98 @@ func Causes(ctx context.Context, p *Past, from, to ident.Position, rows []string
 	return seqs, nil
 }
 
-// Carrier returns the newest record up to seq that put this value of an object, or nil if the
-// log has none. It finds what versions that are no longer kept have changed.
-func Carrier(ctx context.Context, p *Past, k ident.Key, v ident.Value, seq uint64) (*events.Record, error) {
-	want := events.ContentHash(k, v)
-	var found *events.Record
-	err := Backwards(ctx, p, seq, func(r events.Record) bool {
-		o, ok := r.Event.Body.(*events.Object)
-		if ok && o.Key == k && o.Op == events.Put && events.ContentHash(k, o.Value) == want {
-			found = &r
+// nearManifests is how many manifests Carriers reads before it looks for a value on the log, if
+// the log finds records by their subjects.
+const nearManifests = 2048
+
+// Carriers returns, of each key, the newest record up to a position that put the value which
+// the key has there; none if neither the chain nor the log has it any more.
+func Carriers(ctx context.Context, p *Past, at ident.Position, values map[ident.Key]ident.Value) (map[ident.Key]*events.Record, error) {
+	found := make(map[ident.Key]*events.Record, len(values))
+	if p.Log == nil || len(values) == 0 {
+		return found, nil
+	}
+	_, finds := p.Log.(finder)
+	most := math.MaxInt
+	if finds {
+		most = nearManifests
+	}
+	named := func(most int) error {
+		var rows []string
+		for k := range values {
+			if found[k] == nil {
+				rows = append(rows, k.Row())
+			}
 		}
-		return found == nil
-	})
-	return found, err
+		seqs, err := causes(ctx, p, ident.Position{}, at, rows, most)
+		for k := range values {
+			if seq := seqs[k.Row()]; seq != 0 && err == nil {
+				if r, err := p.Log.Get(ctx, seq); err == nil {
+					found[k] = &r
+				}
+			}
+		}
+		return err
+	}
+	if err := named(most); err != nil {
+		return nil, err
+	}
+	if err := carriedOnLog(ctx, p, at.Seq, values, found, finds); err != nil {
+		return nil, err
+	}
+	if finds && len(found) < len(values) {
+		return found, named(math.MaxInt)
+	}
+	return found, nil
+}
+
+// carriedOnLog adds the newest record up to seq of each value that has none.
+func carriedOnLog(ctx context.Context, p *Past, seq uint64, values map[ident.Key]ident.Value, found map[ident.Key]*events.Record, finds bool) error {
+	hashes := map[ident.Key]ident.Hash{}
+	var subjects []events.Subject
+	for k, v := range values {
+		if found[k] == nil {
+			hashes[k] = events.ContentHash(k, v)
+			subjects = append(subjects, events.ObjectSubject(k))
+		}
+	}
+	if len(hashes) == 0 {
+		return nil
+	}
+	carries := func(r events.Record) (k ident.Key, is bool) {
+		o, ok := r.Event.Body.(*events.Object)
+		return keyOf(o), ok && o.Op == events.Put && r.Seq <= seq && hashes[o.Key] == events.ContentHash(o.Key, o.Value)
+	}
+	if !finds {
+		return Backwards(ctx, p, seq, func(r events.Record) bool {
+			if k, is := carries(r); is && found[k] == nil {
+				found[k] = &r
+				delete(hashes, k)
+			}
+			return len(hashes) > 0
+		})
+	}
+	bounds, err := p.Log.Bounds(ctx)
+	if err != nil {
+		return err
+	}
+	for raw, err := range under(ctx, p.Log, bounds, subjects) {
+		if err != nil {
+			return err
+		}
+		r := raw.Record()
+		if k, is := carries(r); is {
+			found[k] = &r
+		}
+	}
+	return nil
+}
+
+func keyOf(o *events.Object) ident.Key {
+	if o == nil {
+		return ident.Key{}
+	}
+	return o.Key
 }
 
 // Backwards calls each with the records of the log from seq on down, as long as each returns

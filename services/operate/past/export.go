@@ -11,6 +11,7 @@ import (
 	"meshlog.dev/events"
 	"meshlog.dev/events/archive"
 	"meshlog.dev/proto/ident"
+	reportv1 "meshlog.dev/proto/meshlog/report/v1"
 	snapshotv1 "meshlog.dev/proto/meshlog/snapshot/v1"
 	"meshlog.dev/store"
 )
@@ -23,8 +24,10 @@ type Export struct {
 	To       ident.Position `json:"to,omitzero"`
 	Versions int            `json:"versions"`
 	Blobs    int            `json:"blobs"` // known once the archive is written
+	Proxies  int            `json:"proxies"`
 
-	past *Past
+	past  *Past
+	nodes []byte // nil: the archive does not say which proxies there were
 }
 
 // A run of versions is closed after so many versions or bytes. To read one
@@ -73,11 +76,25 @@ func PlanExport(ctx context.Context, p *Past, since uint64) (*Export, error) {
 	return e, nil
 }
 
+// AddNodes adds the proxies that are connected now, for commands that name one of them.
+func (e *Export) AddNodes(replies []*reportv1.ProxyReply) (err error) {
+	e.nodes, e.Proxies, err = encodeNodes(replies)
+	if e.nodes == nil {
+		e.nodes = []byte{} // there are none
+	}
+	return err
+}
+
 // Write writes the archive, but does not close it.
 func (e *Export) Write(ctx context.Context, w *archive.Writer, progress Progress) error {
 	x := &exporter{Blobs: e.past.Blobs, plan: e, w: w}
 	if e.Versions > 0 {
 		if err := x.writeVersions(ctx); err != nil {
+			return err
+		}
+	}
+	if e.nodes != nil {
+		if err := w.Put(nodesFile, e.nodes); err != nil {
 			return err
 		}
 	}

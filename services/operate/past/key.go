@@ -42,6 +42,8 @@ type KeyEvent struct {
 	Version  ident.Position  `json:"version,omitzero"`  // the first one that contains it; zero if there is none
 	Overlay  string          `json:"overlay,omitempty"` // id of the overlay of Covered and Uncovered
 	Actor    string          `json:"actor,omitempty"`
+	Operator string          `json:"operator,omitempty"` // who has signed the record
+	Void     string          `json:"void,omitempty"`     // why it changes nothing although an operator could append it
 	Origin   string          `json:"origin,omitempty"`
 	Fields   []FieldChange   `json:"fields,omitempty"`   // that differ from the last good value before
 	Spec     json.RawMessage `json:"spec,omitempty"`     // in the record; none if this build cannot read it
@@ -52,8 +54,13 @@ type KeyEvent struct {
 }
 
 // Of returns the history of keys as far as the log goes back, oldest first: all
-// records about them, and what they did.
+// records about them, and what they did. Of a long log it folds only the parts that are about
+// them.
 func Of(ctx context.Context, p *Past, keys []ident.Key, progress Progress) ([]*KeyEvent, error) {
+	return of(ctx, p, keys, progress, longLog, leap)
+}
+
+func of(ctx context.Context, p *Past, keys []ident.Key, progress Progress, long, leap uint64) ([]*KeyEvent, error) {
 	bounds, err := p.bounds(ctx)
 	if err != nil {
 		return nil, err
@@ -62,21 +69,28 @@ func Of(ctx context.Context, p *Past, keys []ident.Key, progress Progress) ([]*K
 	if err != nil {
 		return nil, err
 	}
-	chain, err := links(p.Versions.History(ctx))
-	if err != nil {
-		return nil, err
-	}
 	histories := make([]*keyHistory, len(keys))
 	for i, key := range keys {
 		offered, _ := r.Fold().Offered(key)
 		histories[i] = &keyHistory{key: key, row: key.Row(), replay: r, offered: offered}
 	}
-	err = r.To(ctx, bounds.Last, progress, func(s Step) error {
-		for _, k := range histories {
-			k.step(s)
+	var chain []link
+	if bounds.Last-bounds.First < long {
+		if chain, err = links(p.Versions.History(ctx)); err != nil {
+			return nil, err
 		}
-		return nil
-	})
+		err = r.To(ctx, bounds.Last, progress, func(s Step) error {
+			for _, k := range histories {
+				k.step(s)
+			}
+			return nil
+		})
+	} else {
+		var s *survey
+		if s, err = look(ctx, p, bounds, keys); err == nil {
+			chain, err = s.chain, s.stretched(ctx, p, bounds, r, histories, progress, leap)
+		}
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -89,8 +103,8 @@ func Of(ctx context.Context, p *Past, keys []ident.Key, progress Progress) ([]*K
 		if e.Applied.IsZero() || e.Effect == Unchanged || e.Effect == Refused {
 			continue
 		}
-		i := slices.IndexFunc(chain, func(l link) bool { return e.Applied.Compare(l.version) <= 0 })
-		if i >= 0 {
+		i, _ := slices.BinarySearchFunc(chain, e.Applied, func(l link, at ident.Position) int { return l.version.Compare(at) })
+		if i < len(chain) {
 			e.Version = chain[i].version
 		}
 	}
@@ -113,11 +127,13 @@ func (k *keyHistory) step(s Step) {
 	k.offered, _ = k.replay.Fold().Offered(k.key)
 	switch b := s.Record.Event.Body.(type) {
 	case *events.Object:
-		if b.Key == k.key {
+		if b.Key == k.key && s.Verdict.Void != "" {
+			k.add(s, Ignored)
+		} else if b.Key == k.key {
 			k.waiting = append(k.waiting, k.add(s, Waiting))
 		}
 	case *events.Begin:
-		if b.Shard == k.key.Shard() { // the session of the records that wait has ended
+		if b.Shard == k.key.Shard() && s.Verdict.Void == "" { // the session of the records that wait has ended
 			k.settleWaiting(Ignored)
 		}
 	}
@@ -135,6 +151,7 @@ func (k *keyHistory) step(s Step) {
 func (k *keyHistory) add(s Step, effect Effect) *KeyEvent {
 	e := &KeyEvent{
 		Key: Key(k.key), Seq: s.Record.Seq, Time: s.Record.Time.UTC(), What: What(s.Record), Effect: effect, Actor: s.Record.Event.Actor,
+		Operator: s.Verdict.Operator, Void: s.Verdict.Void,
 	}
 	if o, ok := s.Record.Event.Body.(*events.Object); ok {
 		e.Origin, e.part = o.Origin, o.Batch.Total > 1
@@ -256,6 +273,20 @@ func (k *keyHistory) over(id string, row []byte) bool {
 	}
 	o, err := world.UnmarshalOverlay(id, row)
 	return err == nil && slices.ContainsFunc(o.Values, func(v ident.OverlayValue) bool { return v.Resource == nil && v.Key == k.key })
+}
+
+// Shards returns the shards whose objects the newest version may have.
+func Shards(ctx context.Context, p *Past) (all []ident.Shard, err error) {
+	for m, err := range p.Versions.History(ctx) {
+		if err != nil {
+			return nil, err
+		}
+		for _, w := range m.GetWatermark() {
+			all = append(all, ident.Shard{Source: w.GetSource(), Instance: w.GetInstance()})
+		}
+		break
+	}
+	return all, nil
 }
 
 // Keys returns the keys of all objects that the log has records about, in no

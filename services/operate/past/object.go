@@ -31,6 +31,9 @@ func overlayDocument(o world.Overlay) (json.RawMessage, error) {
 	if o.Scope != nil {
 		doc.Keeps = o.Scope.String()
 	}
+	if o.Proxies != nil {
+		doc.For = o.Proxies.String()
+	}
 	for _, v := range o.Values {
 		value := overlaidDoc{Object: v.Key.String(), Served: v.Value != nil}
 		if v.Resource != nil {
@@ -50,6 +53,7 @@ type overlayDoc struct {
 	Reason string        `json:"reason,omitempty"`
 	Actor  string        `json:"actor,omitempty"`
 	Keeps  string        `json:"keeps,omitempty"` // what stays as it is
+	For    string        `json:"for,omitempty"`   // the proxies of a pin
 	Values []overlaidDoc `json:"values,omitempty"`
 }
 
@@ -61,7 +65,7 @@ type overlaidDoc struct {
 }
 
 // OverlayKinds are the names of the kinds of overlays.
-var OverlayKinds = map[ident.OverlayKind]string{ident.Rollback: "rollback", ident.Hold: "hold", ident.Quarantine: "quarantine", ident.Freeze: "freeze"}
+var OverlayKinds = map[ident.OverlayKind]string{ident.Rollback: "rollback", ident.Hold: "hold", ident.Quarantine: "quarantine", ident.Freeze: "freeze", ident.Pin: "pin"}
 
 // row is the decoded key of a content row.
 type row struct {
@@ -90,7 +94,7 @@ func Offered(s *store.Snapshot) iter.Seq[ident.Key] {
 }
 
 // Layers returns the objects in a content, each with the ids of the overlays over
-// it, and the ids of all overlays. If this build cannot
+// it for all proxies, and the ids of all overlays. If this build cannot
 // read an overlay, its error is returned with all other results.
 func Layers(s *store.Snapshot) (objects map[ident.Key][]string, overlays []string, err error) {
 	objects = map[ident.Key][]string{}
@@ -108,7 +112,7 @@ func Layers(s *store.Snapshot) (objects map[ident.Key][]string, overlays []strin
 		o, unreadable := world.UnmarshalOverlay(id, r.Value)
 		err = cmp.Or(err, unreadable)
 		for _, v := range o.Values {
-			if v.Resource == nil {
+			if v.Resource == nil && o.Kind != ident.Pin {
 				add(v.Key, id)
 			}
 		}

@@ -14,6 +14,7 @@ import (
 
 	"meshlog.dev/events"
 	"meshlog.dev/proto/ident"
+	reportv1 "meshlog.dev/proto/meshlog/report/v1"
 	"meshlog.dev/store"
 )
 
@@ -25,6 +26,9 @@ type Past struct {
 	Log      Log
 	Versions Versions
 	Blobs    store.Blobs // only to be read
+	// Nodes returns the proxies that were connected when an archive was written, sorted by
+	// id; the error is ErrNoNodes if the archive does not hold them. nil: this is no archive.
+	Nodes func(ctx context.Context) ([]*reportv1.ProxyReply, error)
 	// Live says that records and versions are still being added.
 	Live bool
 }

@@ -38,6 +38,8 @@ type Step struct {
 	Reset bool
 	// Problems are the diagnostics of the record and of the objects it applied.
 	Problems []problem.Diagnostic
+	// Verdict is about the author of the record.
+	Verdict fold.Verdict
 }
 
 // What returns in one word what a record is: put, delete, begin, alive, overlay,
@@ -123,7 +125,7 @@ func (p Progress) show(done, total uint64) {
 // stops at the first error of each.
 func (r *Replay) To(ctx context.Context, seq uint64, progress Progress, each func(Step) error) error {
 	first := r.Position().Seq
-	for rec, err := range Records(ctx, r.past.Log, first+1, seq) {
+	for rec, err := range readAhead(ctx, r.past.Log, first+1, seq) {
 		if err != nil {
 			return err
 		}
@@ -149,7 +151,7 @@ func (r *Replay) Next(ctx context.Context, rec events.Record) (Step, error) {
 	if err != nil {
 		return Step{}, err
 	}
-	r.last.Position, r.last.Problems = r.Position(), problems
+	r.last.Position, r.last.Problems, r.last.Verdict = r.Position(), problems, r.ledger.Fold().Verdict()
 	if r.last.Reset {
 		r.last.Changes = diffRows(r.before, r.Content())
 	}
@@ -202,6 +204,66 @@ func Records(ctx context.Context, log events.RawReader, first, last uint64) iter
 			if !yield(r.Record(), nil) {
 				return
 			}
+		}
+	}
+}
+
+// How far readAhead reads ahead: records in a batch, and batches.
+const (
+	aheadRecords = 512
+	aheadBatches = 4
+)
+
+// readAhead yields the records of a log from first to last, which another goroutine reads and
+// decodes in advance. It ends with the first error.
+func readAhead(ctx context.Context, log events.RawReader, first, last uint64) iter.Seq2[events.Record, error] {
+	type batch struct {
+		records []events.Record
+		err     error
+	}
+	return func(yield func(events.Record, error) bool) {
+		reading, stop := context.WithCancel(ctx)
+		batches := make(chan batch, aheadBatches)
+		go func() {
+			defer close(batches)
+			var b batch
+			send := func() bool {
+				select {
+				case batches <- b:
+					b.records = make([]events.Record, 0, aheadRecords)
+					return true
+				case <-reading.Done():
+					return false
+				}
+			}
+			for rec, err := range Records(reading, log, first, last) {
+				if b.err = err; err != nil {
+					break
+				}
+				if b.records = append(b.records, rec); len(b.records) == aheadRecords && !send() {
+					return
+				}
+			}
+			send()
+		}()
+		defer func() {
+			stop()
+			for range batches { // until the goroutine has ended
+			}
+		}()
+		for b := range batches {
+			for _, rec := range b.records {
+				if !yield(rec, nil) {
+					return
+				}
+			}
+			if b.err != nil {
+				yield(events.Record{}, b.err)
+				return
+			}
+		}
+		if err := ctx.Err(); err != nil {
+			yield(events.Record{}, fmt.Errorf("read the log: %w", err))
 		}
 	}
 }

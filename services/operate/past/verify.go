@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 
+	"golang.org/x/sync/errgroup"
+
 	"meshlog.dev/proto/ident"
 	"meshlog.dev/store"
 )
@@ -91,19 +93,23 @@ func Verify(ctx context.Context, p *Past, build string, progress Progress) (*Ver
 		v.came[l.version.Seq] = nil
 	}
 	v.note()
-	err = replay.To(ctx, bounds.Last, progress, func(Step) error {
-		v.note()
-		return nil
+	// The contents depend on the chain alone: one core reads them while another folds the log.
+	kept := &verifier{}
+	g, both := errgroup.WithContext(ctx)
+	g.Go(func() error { return kept.contents(both, p, chain) })
+	g.Go(func() error {
+		return replay.To(both, bounds.Last, progress, func(Step) error {
+			v.note()
+			return nil
+		})
 	})
-	if err != nil {
+	if err := g.Wait(); err != nil {
 		return nil, err
 	}
 	for _, l := range chain {
 		v.judge(l)
 	}
-	if err := v.contents(ctx, p, chain); err != nil {
-		return nil, err
-	}
+	v.Findings = append(v.Findings, kept.Findings...)
 	return &v.Verification, nil
 }
 

@@ -42,6 +42,7 @@ type act struct {
 	past  *past.Past
 
 	head  store.Stored // the newest version
+	pin   string       // the act is about the proxies of this pin only
 	fold  *fold.Fold   // of the whole log
 	world *world.World // of fold
 	view  view
@@ -75,7 +76,10 @@ func (a *act) open(ctx context.Context, e *command.Env) (err error) {
 	if err != nil {
 		return err
 	}
-	a.log, a.past = log, &past.Past{Name: "the mesh", Log: log, Versions: chain, Blobs: chain, Live: true}
+	a.past = &past.Past{Name: "the mesh", Log: log, Versions: chain, Blobs: chain, Live: true}
+	if a.log, err = e.OperatorLog(ctx); err != nil {
+		return err
+	}
 	a.fleet, err = e.Fleet()
 	return err
 }
@@ -101,6 +105,7 @@ func (a *act) read(ctx context.Context) error {
 	if a.fold, err = past.Fold(ctx, a.past, bounds.Last, progress.Show); err != nil {
 		return err
 	}
+	a.fold.AssumeSigned()
 	a.world, _, err = world.NewWorld().Apply(a.fold.Content())
 	return err
 }
@@ -123,7 +128,7 @@ func (a *act) do(ctx context.Context, id string, messages []events.Event) (finis
 	}
 	ack, err := a.log.Append(ctx, messages, events.Fence{})
 	if err != nil {
-		return false, fmt.Errorf("%s: it is not known whether the log has it; `meshlog release` lists what holds: %w", id, err)
+		return false, fmt.Errorf("%s: it is not known whether the log has it; `meshlog status` lists what holds: %w", id, err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, a.timeout)
 	defer cancel()
@@ -141,7 +146,11 @@ func (a *act) done(format string, args ...any) error {
 		if len(a.view.Changes) > 0 {
 			a.env.Line("")
 		}
-		a.env.Line("%s: %s, in version %s. `meshlog release %s` ends it.", fmt.Sprintf(format, args...), a.counted(), a.view.Version, a.view.ID)
+		end := "release"
+		if a.pin != "" {
+			end = "unpin"
+		}
+		a.env.Line("%s: %s, in version %s. `meshlog %s %s` ends it.", fmt.Sprintf(format, args...), a.counted(), a.view.Version, end, a.view.ID)
 	})
 	return nil
 }
@@ -170,8 +179,14 @@ func (a *act) preview(messages []events.Event) ([]past.ObjectChange, error) {
 		}
 	}
 	changes := []past.ObjectChange{}
+	before, differed := a.world.View(a.pin)
+	after, differ := after.View(a.pin)
+	for _, k := range slices.Concat(differed, differ) {
+		changed[k] = before.Served(k) != after.Served(k)
+	}
+	maps.DeleteFunc(changed, func(_ ident.Key, differs bool) bool { return !differs })
 	for _, k := range sorted(changed) {
-		if was, is := valueOf(a.world.Served(k)), valueOf(after.Served(k)); was != nil || is != nil {
+		if was, is := valueOf(before.Served(k)), valueOf(after.Served(k)); was != nil || is != nil {
 			changes = append(changes, past.CompareValues(k, was, is))
 		}
 	}

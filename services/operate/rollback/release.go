@@ -38,6 +38,7 @@ If a source has lost many objects meanwhile, the guard may hold this loss back:
 		if err != nil {
 			return err
 		}
+		all = slices.DeleteFunc(all, isPin)
 		if len(args) == 0 {
 			e.Print(all, func() { showWords(all, e.Output) })
 			return nil
@@ -46,16 +47,21 @@ If a source has lost many objects meanwhile, the guard may hold this loss back:
 		if !slices.ContainsFunc(all, func(w command.Word) bool { return w.ID == id }) {
 			return command.NotFound("%q: no rollback or freeze with this id holds; `meshlog release` lists the ids", id)
 		}
-		message := command.NewEvent("release", &events.Overlay{ID: id, Remove: true})
-		if finished, err := a.do(ctx, id, []events.Event{message}); finished || err != nil {
-			return err
-		}
-		e.Print(a.view, func() {
-			a.show()
-			e.Line("Released %s: %s, in version %s.", id, a.counted(), a.view.Version)
-		})
-		return nil
+		return a.end(ctx, "release", "Released", id)
 	})
+}
+
+// end removes an overlay.
+func (a *act) end(ctx context.Context, by, ended, id string) error {
+	message := command.NewEvent(by, &events.Overlay{ID: id, Remove: true})
+	if finished, err := a.do(ctx, id, []events.Event{message}); finished || err != nil {
+		return err
+	}
+	a.env.Print(a.view, func() {
+		a.show()
+		a.env.Line("%s %s: %s, in version %s.", ended, id, a.counted(), a.view.Version)
+	})
+	return nil
 }
 
 func showWords(all []command.Word, out *command.Output) {

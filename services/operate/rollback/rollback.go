@@ -213,6 +213,9 @@ func split(o *events.Overlay, values map[ident.Key]ident.OverlayValue) ([]events
 		last := parts[len(parts)-1]
 		last.Values, size = append(last.Values, v), size+n
 	}
+	if len(parts) == 0 { // a pin may have no values yet
+		parts = []*events.Overlay{o}
+	}
 	if len(parts) > events.MaxBatch {
 		return nil, fmt.Errorf("%d objects are too many for one rollback; roll back a namespace after the other, with --namespace", len(values))
 	}
@@ -222,7 +225,7 @@ func split(o *events.Overlay, values map[ident.Key]ident.OverlayValue) ([]events
 		if len(parts) > 1 {
 			p.Batch = events.Batch{ID: batch, Index: uint32(i), Total: uint32(len(parts))}
 		}
-		messages = append(messages, command.NewEvent("rollback", p))
+		messages = append(messages, command.NewEvent(past.OverlayKinds[o.Kind], p))
 	}
 	return messages, nil
 }

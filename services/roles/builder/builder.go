@@ -16,6 +16,7 @@ import (
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
 	"meshlog.dev/services/builder"
 	"meshlog.dev/services/builder/shares"
+	"meshlog.dev/services/builder/webhook"
 	"meshlog.dev/services/internal/audit"
 	"meshlog.dev/services/internal/bus"
 	"meshlog.dev/services/internal/process"
@@ -120,6 +121,9 @@ func (o *Options) build(ctx context.Context, nc *bus.Conn, c builder.Config, kee
 	o.Process.Admin.Warn("attention", func() error { return attention(b.Report()) })
 	o.Process.Admin.Page("streams", "settings of the bus's streams that differ from this builder's", check.page)
 
+	hook := webhook.New(webhook.Config{URL: o.Webhook, Domain: o.Domain, Log: log})
+	o.Process.Admin.Register(hook)
+
 	return process.RunStages(ctx,
 		// Folds the log, and publishes while it leads.
 		process.Stage{b.Run},
@@ -156,6 +160,8 @@ func (o *Options) build(ctx context.Context, nc *bus.Conn, c builder.Config, kee
 			// Reports its own state, and collects the reports of others.
 			reporter.Run,
 			peers.Run,
+			// Calls the webhook, if there is one.
+			func(ctx context.Context) error { return hook.Follow(ctx, b.Report) },
 		},
 	)
 }

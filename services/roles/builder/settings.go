@@ -7,17 +7,21 @@ import (
 	"github.com/spf13/pflag"
 
 	"meshlog.dev/services/builder/streams"
+	"meshlog.dev/services/builder/webhook"
 	"meshlog.dev/services/internal/audit"
 	"meshlog.dev/services/internal/process"
 )
 
-// Settings configure the streams that a builder creates.
+// Settings configure the streams that a builder creates, and what it calls.
 type Settings struct {
 	History time.Duration // how long the log and the versions are kept
 	LogMiB  int64         // maximum size of the log; the bus reserves it
 	// Of the audit.
 	AuditHistory time.Duration
 	AuditMiB     int64
+	// Webhook is the URL to call when something is held back, quarantined or stopped;
+	// empty: none is called.
+	Webhook string
 }
 
 // logBytes returns the maximum size of the log. A full log refuses records.
@@ -48,6 +52,8 @@ func (s *Settings) Flags(fs *pflag.FlagSet) {
 		"Raise it if you must be able to look back further")
 	fs.Int64Var(&s.AuditMiB, "audit-mib", s.AuditMiB, "maximum size of the audit in `MiB`, which the bus reserves; when it is full, the oldest records go. "+
 		"Raise it if `meshlog audit` does not reach back for that time. The watchers of a shard, or all frontends, fill half of it at most")
+	fs.StringVar(&s.Webhook, "webhook", s.Webhook, "`URL` that the leading builder calls (POST, JSON) when a loss is held back, a resource is put into quarantine, or publishing stops. "+
+		"Set it to get word of these without looking")
 }
 
 // Check returns an error for settings that are out of range.
@@ -55,7 +61,18 @@ func (s *Settings) Check() error {
 	return errors.Join(
 		atLeastAnHour("history", s.History), process.Positive("log-mib", s.LogMiB),
 		atLeastAnHour("audit-history", s.AuditHistory), process.Positive("audit-mib", s.AuditMiB),
+		s.checkWebhook(),
 	)
+}
+
+func (s *Settings) checkWebhook() error {
+	if s.Webhook == "" {
+		return nil
+	}
+	if err := webhook.Check(s.Webhook); err != nil {
+		return process.Invalid("webhook", "%w", err)
+	}
+	return nil
 }
 
 func atLeastAnHour(setting string, d time.Duration) error {

@@ -68,8 +68,9 @@ type version struct {
 	src      map[ident.Key]value // values of the sources, without invalid ones
 	eff      map[ident.Key]value // values that are served
 	rolled   map[ident.Key]string
-	said     map[string]bool        // rollbacks and freezes
-	scopes   map[string]ident.Scope // what they keep as it is
+	said     map[string]bool                // rollbacks and freezes
+	scopes   map[string]ident.Scope         // what they keep as it is
+	pins     map[string]map[ident.Key]value // the values of each pin
 	holds    []hold
 
 	quarantined map[subject]bool
@@ -104,6 +105,7 @@ func (v *version) kept(k ident.Key) bool {
 func (v *version) read() {
 	v.src, v.rolled = map[ident.Key]value{}, map[ident.Key]string{}
 	v.said, v.scopes = map[string]bool{}, map[string]ident.Scope{}
+	v.pins = map[string]map[ident.Key]value{}
 	v.quarantined = map[subject]bool{}
 	var overlays []world.Overlay
 	for r := range v.content.Rows() {
@@ -130,6 +132,14 @@ func (v *version) read() {
 	slices.SortFunc(overlays, func(a, b world.Overlay) int { return compareStrings(a.ID, b.ID) })
 	v.eff = maps.Clone(v.src)
 	for _, o := range overlays {
+		if o.Kind == ident.Pin {
+			v.said[o.ID] = true
+			v.pins[o.ID] = map[ident.Key]value{}
+			for _, ov := range o.Values {
+				v.pins[o.ID][ov.Key] = valueOfOverlay(ov)
+			}
+			continue
+		}
 		var keys []ident.Key
 		for _, ov := range o.Values {
 			if r := ov.Resource; r != nil {
@@ -229,6 +239,7 @@ func (s *sim) published(u store.Update, seq uint64) {
 	s.checkKinds(v)
 	s.checkActs(v)
 	s.checkFrozen(v)
+	s.checkPins(v)
 	s.checkBatches(v)
 	s.checkQuarantines(v)
 }

@@ -11,11 +11,14 @@ import (
 )
 
 // operatorProc rolls configs back to earlier published values, freezes sources and
-// configuration, releases both, and approves holds.
+// configuration, pins proxies, releases all of these, and approves holds.
 type operatorProc struct {
 	proc
 	log *logPort
 }
+
+// pinnedNamespace is that of proxies which the operator pins.
+const pinnedNamespace = "pinned"
 
 // rollback is an overlay that the operator created and has not deleted.
 type rollback struct {
@@ -54,6 +57,8 @@ func (o *operatorProc) act() {
 		o.remove(head.holds[s.rnd.IntN(len(head.holds))].id)
 	case x < .65 && len(s.rollbacks) > 0:
 		o.remove(slices.Sorted(maps.Keys(s.rollbacks))[s.rnd.IntN(len(s.rollbacks))])
+	case x < .7:
+		o.put(nil, &events.Overlay{Kind: ident.Pin, Proxies: &ident.Proxies{Namespace: pinnedNamespace}})
 	case x < .75:
 		o.put(nil, &events.Overlay{Kind: ident.Freeze, Scope: &ident.Scope{Shard: shardOf(s.rnd.IntN(sources))}})
 	default:

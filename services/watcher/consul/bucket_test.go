@@ -39,3 +39,26 @@ func TestCON7Pause(t *testing.T) {
 		}
 	}
 }
+
+// CON-3: the first poll of a service waits for a part of the wait, so that polls spread over
+// it; later ones wait for all of it, and have a sixteenth and 10 s more to answer.
+func TestCON3Wait(t *testing.T) {
+	r := &run{Watcher: &Watcher{settings: Settings{Wait: 10 * time.Minute}}}
+	seen := map[time.Duration]bool{}
+	for range 100 {
+		first := r.wait(true)
+		if first < time.Minute || first >= 10*time.Minute {
+			t.Fatalf("the first poll waits %s", first)
+		}
+		seen[first] = true
+	}
+	if len(seen) < 50 {
+		t.Errorf("100 first polls have %d different waits", len(seen))
+	}
+	if got := r.wait(false); got != 10*time.Minute {
+		t.Errorf("a later poll waits %s", got)
+	}
+	if got, want := deadline(10*time.Minute), 10*time.Minute+37500*time.Millisecond+10*time.Second; got != want {
+		t.Errorf("an answer must be there after %s, want %s", got, want)
+	}
+}

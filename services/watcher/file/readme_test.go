@@ -84,6 +84,9 @@ func kindTable() string {
 				effect = "not in documents; of a cluster or a directory of credentials: carried on the log"
 			}
 		}
+		if k.Name == "ReferenceGrant" {
+			effect = "with others: Secrets and ConfigMaps that Gateways and DestinationRules of other namespaces may name"
+		}
 		if k.Form == kind.Produced {
 			effect = "not in documents; meshlog makes it"
 		}

@@ -58,6 +58,7 @@ type attached struct {
 	in      chan func() error // what requests and pushes have to tell the run
 	running sync.WaitGroup
 	busy    int // requests about services that run
+	swept   int // those of the sweep, running or in the queue
 	queue   []*service
 	later   map[*service]time.Time // when to ask about a service again
 	forget  []serviceID            // subscriptions to end
@@ -241,6 +242,10 @@ func (r *run) ask(s *service) {
 func (r *run) answered(s *service, info *serviceInfo, pushes int, at time.Time, err error) {
 	r.busy--
 	s.asking = false
+	if s.swept {
+		s.swept = false
+		r.swept--
+	}
 	if err != nil {
 		r.cfg.Status.Count(fmt.Errorf("%s: %w", s.id.object(), err))
 	} else {
@@ -380,9 +385,14 @@ func (r *run) sweep() {
 	n := min(len(r.order), int(r.owed))
 	r.owed -= float64(n)
 	for _, s := range r.order[:n] {
-		if r.services[s.id] == s && s.failures == 0 {
-			r.ask(s)
+		if r.services[s.id] != s || s.failures > 0 {
+			continue
 		}
+		if !s.queued && !s.asking {
+			s.swept = true
+			r.swept++
+		}
+		r.ask(s)
 	}
 	r.order = slices.Clone(r.order[n:])
 }
@@ -399,8 +409,9 @@ func (r *run) settle(ctx context.Context) error {
 	} else if r.since.IsZero() {
 		r.since = time.Now()
 	}
-	// What a list or a sweep has found becomes one set, if the answers come soon.
-	if r.listed && len(r.set) > 0 && (r.busy+len(r.queue) == 0 || time.Since(r.since) >= together) {
+	// What a list has found becomes one set, if the answers come soon. Changes do not wait
+	// for the sweep: with thousands of services it always has requests under way.
+	if r.listed && len(r.set) > 0 && (r.busy+len(r.queue) == r.swept || time.Since(r.since) >= together) {
 		set := r.set
 		r.set, r.since = nil, time.Time{}
 		if err := r.sink.Change(ctx, set); err != nil {

@@ -25,6 +25,7 @@ type service struct {
 	// On this link.
 	subscribed, read      bool
 	queued, asking, again bool
+	swept                 bool // queued or asked by the sweep
 	pushes                int
 	failures              int
 	err                   error // of the last failure of several
@@ -47,7 +48,7 @@ type service struct {
 
 // reset forgets what belongs to a link.
 func (s *service) reset() {
-	s.subscribed, s.read, s.queued, s.asking, s.again = false, false, false, false, false
+	s.subscribed, s.read, s.queued, s.asking, s.again, s.swept = false, false, false, false, false, false
 	s.pushes, s.failures, s.err, s.emptyAt, s.sum = 0, 0, nil, time.Time{}, 0
 }
 
@@ -81,7 +82,7 @@ func (r *run) learn(s *service, info *serviceInfo, asked bool, at time.Time) {
 		delete(r.reading, s)
 		return
 	}
-	found, _, err := instances(info.Hosts)
+	found, leftOut, err := instances(info.Hosts)
 	if err != nil {
 		r.failed(s, err)
 		return
@@ -99,7 +100,7 @@ func (r *run) learn(s *service, info *serviceInfo, asked bool, at time.Time) {
 	} else {
 		s.held = nil
 	}
-	r.publish(s, at)
+	r.publishAs(s, found, leftOut, at)
 	if r.listed && len(s.held) == 0 {
 		s.sum = sum
 	}
@@ -190,14 +191,19 @@ func (r *run) empty(s *service, asked bool, at time.Time) {
 	r.publish(s, at)
 }
 
-// publish adds what changes of a service to the change set. Before the listing it does
-// nothing.
+// publish adds what changes of a service to the change set.
 func (r *run) publish(s *service, at time.Time) {
+	found, leftOut, _ := instances(s.hosts) // it has been decoded before
+	r.publishAs(s, found, leftOut, at)
+}
+
+// publishAs is publish with the decoded believed instances, and why others are left out.
+// Before the listing it does nothing.
+func (r *run) publishAs(s *service, found []registry.Instance, leftOut []string, at time.Time) {
 	if !r.listed || !s.read && len(s.hosts)+len(s.held) == 0 {
 		return
 	}
-	all, leftOut, _ := instances(s.hosts)
-	all = union(all, s.held)
+	all := union(found, s.held)
 	v := r.cfg.convert(s.id, all)
 	objects, ds := r.cfg.Registry.Convert(v)
 	r.say(s, v.Origin, append(ds, warnings(v, s.protected, leftOut, len(s.held))...))

@@ -251,7 +251,10 @@ type MeshPolicy struct {
 	// registry to another. Without it a host belongs to one source.
 	MergeHosts []*MergeHosts `protobuf:"bytes,11,rep,name=merge_hosts,json=mergeHosts,proto3" json:"merge_hosts,omitempty"`
 	// What clients of MCP-over-xDS, such as an istiod, read from the frontends.
-	Mcp           *Mcp `protobuf:"bytes,12,opt,name=mcp,proto3" json:"mcp,omitempty"`
+	Mcp *Mcp `protobuf:"bytes,12,opt,name=mcp,proto3" json:"mcp,omitempty"`
+	// The operators of the mesh. If there are any, what operators append to the log
+	// counts only with the signature of one of them.
+	Operators     []*Operator `protobuf:"bytes,13,rep,name=operators,proto3" json:"operators,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -363,6 +366,69 @@ func (x *MeshPolicy) GetMcp() *Mcp {
 	return nil
 }
 
+func (x *MeshPolicy) GetOperators() []*Operator {
+	if x != nil {
+		return x.Operators
+	}
+	return nil
+}
+
+// Operator is a person or a pipeline that acts on the mesh.
+type Operator struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Shown as the author of what the keys sign.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Public keys, as `meshlog bus-auth --operator` prints them. Two at once while a key
+	// is replaced.
+	Keys          []string `protobuf:"bytes,2,rep,name=keys,proto3" json:"keys,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Operator) Reset() {
+	*x = Operator{}
+	mi := &file_meshlog_config_v1_config_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Operator) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Operator) ProtoMessage() {}
+
+func (x *Operator) ProtoReflect() protoreflect.Message {
+	mi := &file_meshlog_config_v1_config_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Operator.ProtoReflect.Descriptor instead.
+func (*Operator) Descriptor() ([]byte, []int) {
+	return file_meshlog_config_v1_config_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *Operator) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Operator) GetKeys() []string {
+	if x != nil {
+		return x.Keys
+	}
+	return nil
+}
+
 // Mcp says what the frontends serve by MCP-over-xDS, on --mcp-listen.
 type Mcp struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -375,7 +441,7 @@ type Mcp struct {
 
 func (x *Mcp) Reset() {
 	*x = Mcp{}
-	mi := &file_meshlog_config_v1_config_proto_msgTypes[4]
+	mi := &file_meshlog_config_v1_config_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -387,7 +453,7 @@ func (x *Mcp) String() string {
 func (*Mcp) ProtoMessage() {}
 
 func (x *Mcp) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_config_v1_config_proto_msgTypes[4]
+	mi := &file_meshlog_config_v1_config_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -400,7 +466,7 @@ func (x *Mcp) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Mcp.ProtoReflect.Descriptor instead.
 func (*Mcp) Descriptor() ([]byte, []int) {
-	return file_meshlog_config_v1_config_proto_rawDescGZIP(), []int{4}
+	return file_meshlog_config_v1_config_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Mcp) GetSinks() []*McpSink {
@@ -433,7 +499,7 @@ type McpSink struct {
 
 func (x *McpSink) Reset() {
 	*x = McpSink{}
-	mi := &file_meshlog_config_v1_config_proto_msgTypes[5]
+	mi := &file_meshlog_config_v1_config_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -445,7 +511,7 @@ func (x *McpSink) String() string {
 func (*McpSink) ProtoMessage() {}
 
 func (x *McpSink) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_config_v1_config_proto_msgTypes[5]
+	mi := &file_meshlog_config_v1_config_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -458,7 +524,7 @@ func (x *McpSink) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use McpSink.ProtoReflect.Descriptor instead.
 func (*McpSink) Descriptor() ([]byte, []int) {
-	return file_meshlog_config_v1_config_proto_rawDescGZIP(), []int{5}
+	return file_meshlog_config_v1_config_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *McpSink) GetNodeNamespace() string {
@@ -519,7 +585,7 @@ type MergeHosts struct {
 
 func (x *MergeHosts) Reset() {
 	*x = MergeHosts{}
-	mi := &file_meshlog_config_v1_config_proto_msgTypes[6]
+	mi := &file_meshlog_config_v1_config_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -531,7 +597,7 @@ func (x *MergeHosts) String() string {
 func (*MergeHosts) ProtoMessage() {}
 
 func (x *MergeHosts) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_config_v1_config_proto_msgTypes[6]
+	mi := &file_meshlog_config_v1_config_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -544,7 +610,7 @@ func (x *MergeHosts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MergeHosts.ProtoReflect.Descriptor instead.
 func (*MergeHosts) Descriptor() ([]byte, []int) {
-	return file_meshlog_config_v1_config_proto_rawDescGZIP(), []int{6}
+	return file_meshlog_config_v1_config_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *MergeHosts) GetHosts() []string {
@@ -584,7 +650,7 @@ type SourceRule struct {
 
 func (x *SourceRule) Reset() {
 	*x = SourceRule{}
-	mi := &file_meshlog_config_v1_config_proto_msgTypes[7]
+	mi := &file_meshlog_config_v1_config_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -596,7 +662,7 @@ func (x *SourceRule) String() string {
 func (*SourceRule) ProtoMessage() {}
 
 func (x *SourceRule) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_config_v1_config_proto_msgTypes[7]
+	mi := &file_meshlog_config_v1_config_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -609,7 +675,7 @@ func (x *SourceRule) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SourceRule.ProtoReflect.Descriptor instead.
 func (*SourceRule) Descriptor() ([]byte, []int) {
-	return file_meshlog_config_v1_config_proto_rawDescGZIP(), []int{7}
+	return file_meshlog_config_v1_config_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *SourceRule) GetSource() string {
@@ -659,7 +725,7 @@ type RequiredSource struct {
 
 func (x *RequiredSource) Reset() {
 	*x = RequiredSource{}
-	mi := &file_meshlog_config_v1_config_proto_msgTypes[8]
+	mi := &file_meshlog_config_v1_config_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -671,7 +737,7 @@ func (x *RequiredSource) String() string {
 func (*RequiredSource) ProtoMessage() {}
 
 func (x *RequiredSource) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_config_v1_config_proto_msgTypes[8]
+	mi := &file_meshlog_config_v1_config_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -684,7 +750,7 @@ func (x *RequiredSource) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RequiredSource.ProtoReflect.Descriptor instead.
 func (*RequiredSource) Descriptor() ([]byte, []int) {
-	return file_meshlog_config_v1_config_proto_rawDescGZIP(), []int{8}
+	return file_meshlog_config_v1_config_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *RequiredSource) GetSource() string {
@@ -723,7 +789,7 @@ type Guard struct {
 
 func (x *Guard) Reset() {
 	*x = Guard{}
-	mi := &file_meshlog_config_v1_config_proto_msgTypes[9]
+	mi := &file_meshlog_config_v1_config_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -735,7 +801,7 @@ func (x *Guard) String() string {
 func (*Guard) ProtoMessage() {}
 
 func (x *Guard) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_config_v1_config_proto_msgTypes[9]
+	mi := &file_meshlog_config_v1_config_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -748,7 +814,7 @@ func (x *Guard) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Guard.ProtoReflect.Descriptor instead.
 func (*Guard) Descriptor() ([]byte, []int) {
-	return file_meshlog_config_v1_config_proto_rawDescGZIP(), []int{9}
+	return file_meshlog_config_v1_config_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Guard) GetDisabled() bool {
@@ -788,7 +854,7 @@ const file_meshlog_config_v1_config_proto_rawDesc = "" +
 	"\bLocality\x12\x16\n" +
 	"\x06region\x18\x01 \x01(\tR\x06region\x12\x12\n" +
 	"\x04zone\x18\x02 \x01(\tR\x04zone\x12\x19\n" +
-	"\bsub_zone\x18\x03 \x01(\tR\asubZone\"\xe8\x04\n" +
+	"\bsub_zone\x18\x03 \x01(\tR\asubZone\"\xa3\x05\n" +
 	"\n" +
 	"MeshPolicy\x12'\n" +
 	"\x0fsource_priority\x18\x01 \x03(\tR\x0esourcePriority\x12L\n" +
@@ -803,8 +869,12 @@ const file_meshlog_config_v1_config_proto_rawDesc = "" +
 	" \x01(\tR\x13gatewayCertificates\x12>\n" +
 	"\vmerge_hosts\x18\v \x03(\v2\x1d.meshlog.config.v1.MergeHostsR\n" +
 	"mergeHosts\x12(\n" +
-	"\x03mcp\x18\f \x01(\v2\x16.meshlog.config.v1.McpR\x03mcpJ\x04\b\b\x10\tR\n" +
-	"unenforced\"7\n" +
+	"\x03mcp\x18\f \x01(\v2\x16.meshlog.config.v1.McpR\x03mcp\x129\n" +
+	"\toperators\x18\r \x03(\v2\x1b.meshlog.config.v1.OperatorR\toperatorsJ\x04\b\b\x10\tR\n" +
+	"unenforced\"2\n" +
+	"\bOperator\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
+	"\x04keys\x18\x02 \x03(\tR\x04keys\"7\n" +
 	"\x03Mcp\x120\n" +
 	"\x05sinks\x18\x01 \x03(\v2\x1a.meshlog.config.v1.McpSinkR\x05sinks\"\xbf\x01\n" +
 	"\aMcpSink\x12%\n" +
@@ -850,39 +920,41 @@ func file_meshlog_config_v1_config_proto_rawDescGZIP() []byte {
 	return file_meshlog_config_v1_config_proto_rawDescData
 }
 
-var file_meshlog_config_v1_config_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
+var file_meshlog_config_v1_config_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
 var file_meshlog_config_v1_config_proto_goTypes = []any{
 	(*Resource)(nil),            // 0: meshlog.config.v1.Resource
 	(*NodeSelector)(nil),        // 1: meshlog.config.v1.NodeSelector
 	(*Locality)(nil),            // 2: meshlog.config.v1.Locality
 	(*MeshPolicy)(nil),          // 3: meshlog.config.v1.MeshPolicy
-	(*Mcp)(nil),                 // 4: meshlog.config.v1.Mcp
-	(*McpSink)(nil),             // 5: meshlog.config.v1.McpSink
-	(*MergeHosts)(nil),          // 6: meshlog.config.v1.MergeHosts
-	(*SourceRule)(nil),          // 7: meshlog.config.v1.SourceRule
-	(*RequiredSource)(nil),      // 8: meshlog.config.v1.RequiredSource
-	(*Guard)(nil),               // 9: meshlog.config.v1.Guard
-	(*anypb.Any)(nil),           // 10: google.protobuf.Any
-	(*structpb.Struct)(nil),     // 11: google.protobuf.Struct
-	(*durationpb.Duration)(nil), // 12: google.protobuf.Duration
+	(*Operator)(nil),            // 4: meshlog.config.v1.Operator
+	(*Mcp)(nil),                 // 5: meshlog.config.v1.Mcp
+	(*McpSink)(nil),             // 6: meshlog.config.v1.McpSink
+	(*MergeHosts)(nil),          // 7: meshlog.config.v1.MergeHosts
+	(*SourceRule)(nil),          // 8: meshlog.config.v1.SourceRule
+	(*RequiredSource)(nil),      // 9: meshlog.config.v1.RequiredSource
+	(*Guard)(nil),               // 10: meshlog.config.v1.Guard
+	(*anypb.Any)(nil),           // 11: google.protobuf.Any
+	(*structpb.Struct)(nil),     // 12: google.protobuf.Struct
+	(*durationpb.Duration)(nil), // 13: google.protobuf.Duration
 }
 var file_meshlog_config_v1_config_proto_depIdxs = []int32{
 	1,  // 0: meshlog.config.v1.Resource.nodes:type_name -> meshlog.config.v1.NodeSelector
-	10, // 1: meshlog.config.v1.Resource.resource:type_name -> google.protobuf.Any
-	11, // 2: meshlog.config.v1.NodeSelector.metadata:type_name -> google.protobuf.Struct
+	11, // 1: meshlog.config.v1.Resource.resource:type_name -> google.protobuf.Any
+	12, // 2: meshlog.config.v1.NodeSelector.metadata:type_name -> google.protobuf.Struct
 	2,  // 3: meshlog.config.v1.NodeSelector.locality:type_name -> meshlog.config.v1.Locality
-	8,  // 4: meshlog.config.v1.MeshPolicy.required_sources:type_name -> meshlog.config.v1.RequiredSource
-	9,  // 5: meshlog.config.v1.MeshPolicy.guard:type_name -> meshlog.config.v1.Guard
-	7,  // 6: meshlog.config.v1.MeshPolicy.source_rules:type_name -> meshlog.config.v1.SourceRule
-	12, // 7: meshlog.config.v1.MeshPolicy.max_connection_duration:type_name -> google.protobuf.Duration
-	6,  // 8: meshlog.config.v1.MeshPolicy.merge_hosts:type_name -> meshlog.config.v1.MergeHosts
-	4,  // 9: meshlog.config.v1.MeshPolicy.mcp:type_name -> meshlog.config.v1.Mcp
-	5,  // 10: meshlog.config.v1.Mcp.sinks:type_name -> meshlog.config.v1.McpSink
-	11, // [11:11] is the sub-list for method output_type
-	11, // [11:11] is the sub-list for method input_type
-	11, // [11:11] is the sub-list for extension type_name
-	11, // [11:11] is the sub-list for extension extendee
-	0,  // [0:11] is the sub-list for field type_name
+	9,  // 4: meshlog.config.v1.MeshPolicy.required_sources:type_name -> meshlog.config.v1.RequiredSource
+	10, // 5: meshlog.config.v1.MeshPolicy.guard:type_name -> meshlog.config.v1.Guard
+	8,  // 6: meshlog.config.v1.MeshPolicy.source_rules:type_name -> meshlog.config.v1.SourceRule
+	13, // 7: meshlog.config.v1.MeshPolicy.max_connection_duration:type_name -> google.protobuf.Duration
+	7,  // 8: meshlog.config.v1.MeshPolicy.merge_hosts:type_name -> meshlog.config.v1.MergeHosts
+	5,  // 9: meshlog.config.v1.MeshPolicy.mcp:type_name -> meshlog.config.v1.Mcp
+	4,  // 10: meshlog.config.v1.MeshPolicy.operators:type_name -> meshlog.config.v1.Operator
+	6,  // 11: meshlog.config.v1.Mcp.sinks:type_name -> meshlog.config.v1.McpSink
+	12, // [12:12] is the sub-list for method output_type
+	12, // [12:12] is the sub-list for method input_type
+	12, // [12:12] is the sub-list for extension type_name
+	12, // [12:12] is the sub-list for extension extendee
+	0,  // [0:12] is the sub-list for field type_name
 }
 
 func init() { file_meshlog_config_v1_config_proto_init() }
@@ -896,7 +968,7 @@ func file_meshlog_config_v1_config_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_meshlog_config_v1_config_proto_rawDesc), len(file_meshlog_config_v1_config_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   10,
+			NumMessages:   11,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -90,6 +90,9 @@ const (
 	OverlayKind_OVERLAY_KIND_QUARANTINE OverlayKind = 3
 	// An operator stops a source: its changes are recorded and not applied.
 	OverlayKind_OVERLAY_KIND_FREEZE OverlayKind = 4
+	// An operator keeps some proxies on the configuration of a version. While it holds,
+	// a value that changes for all other proxies is added to its values.
+	OverlayKind_OVERLAY_KIND_PIN OverlayKind = 5
 )
 
 // Enum value maps for OverlayKind.
@@ -100,6 +103,7 @@ var (
 		2: "OVERLAY_KIND_HOLD",
 		3: "OVERLAY_KIND_QUARANTINE",
 		4: "OVERLAY_KIND_FREEZE",
+		5: "OVERLAY_KIND_PIN",
 	}
 	OverlayKind_value = map[string]int32{
 		"OVERLAY_KIND_UNSPECIFIED": 0,
@@ -107,6 +111,7 @@ var (
 		"OVERLAY_KIND_HOLD":        2,
 		"OVERLAY_KIND_QUARANTINE":  3,
 		"OVERLAY_KIND_FREEZE":      4,
+		"OVERLAY_KIND_PIN":         5,
 	}
 )
 
@@ -156,7 +161,10 @@ type Event struct {
 	//	*Event_Alive
 	//	*Event_Overlay
 	//	*Event_Segment
-	Body          isEvent_Body `protobuf_oneof:"body"`
+	Body isEvent_Body `protobuf_oneof:"body"`
+	// Who appended the record, proven. It is the last field of the bytes, because it
+	// signs those before it as they are.
+	Signature     *Signature `protobuf:"bytes,15,opt,name=signature,proto3" json:"signature,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -271,6 +279,13 @@ func (x *Event) GetSegment() *Segment {
 	return nil
 }
 
+func (x *Event) GetSignature() *Signature {
+	if x != nil {
+		return x.Signature
+	}
+	return nil
+}
+
 type isEvent_Body interface {
 	isEvent_Body()
 }
@@ -305,6 +320,98 @@ func (*Event_Overlay) isEvent_Body() {}
 
 func (*Event_Segment) isEvent_Body() {}
 
+// Signature proves that an operator appended a record. events/sign.go says which bytes
+// it signs.
+type Signature struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The operator's Ed25519 public key, 32 bytes.
+	Key []byte `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	// The id of the record that began the epoch: no other mesh, and no other epoch, has it.
+	EpochId string `protobuf:"bytes,2,opt,name=epoch_id,json=epochId,proto3" json:"epoch_id,omitempty"`
+	// The last record that the operator had read.
+	Epoch uint64 `protobuf:"varint,3,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	Seq   uint64 `protobuf:"varint,4,opt,name=seq,proto3" json:"seq,omitempty"`
+	// Numbers the records that the operator signs, upwards: one record of a key counts
+	// only after those with a smaller (epoch, seq, number).
+	Number uint64 `protobuf:"varint,5,opt,name=number,proto3" json:"number,omitempty"`
+	// 64 bytes.
+	Signature     []byte `protobuf:"bytes,6,opt,name=signature,proto3" json:"signature,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Signature) Reset() {
+	*x = Signature{}
+	mi := &file_meshlog_event_v1_event_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Signature) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Signature) ProtoMessage() {}
+
+func (x *Signature) ProtoReflect() protoreflect.Message {
+	mi := &file_meshlog_event_v1_event_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Signature.ProtoReflect.Descriptor instead.
+func (*Signature) Descriptor() ([]byte, []int) {
+	return file_meshlog_event_v1_event_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *Signature) GetKey() []byte {
+	if x != nil {
+		return x.Key
+	}
+	return nil
+}
+
+func (x *Signature) GetEpochId() string {
+	if x != nil {
+		return x.EpochId
+	}
+	return ""
+}
+
+func (x *Signature) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *Signature) GetSeq() uint64 {
+	if x != nil {
+		return x.Seq
+	}
+	return 0
+}
+
+func (x *Signature) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *Signature) GetSignature() []byte {
+	if x != nil {
+		return x.Signature
+	}
+	return nil
+}
+
 // Key names one object of one source.
 type Key struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -319,7 +426,7 @@ type Key struct {
 
 func (x *Key) Reset() {
 	*x = Key{}
-	mi := &file_meshlog_event_v1_event_proto_msgTypes[1]
+	mi := &file_meshlog_event_v1_event_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -331,7 +438,7 @@ func (x *Key) String() string {
 func (*Key) ProtoMessage() {}
 
 func (x *Key) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_event_v1_event_proto_msgTypes[1]
+	mi := &file_meshlog_event_v1_event_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -344,7 +451,7 @@ func (x *Key) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Key.ProtoReflect.Descriptor instead.
 func (*Key) Descriptor() ([]byte, []int) {
-	return file_meshlog_event_v1_event_proto_rawDescGZIP(), []int{1}
+	return file_meshlog_event_v1_event_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *Key) GetSource() string {
@@ -393,7 +500,7 @@ type Shard struct {
 
 func (x *Shard) Reset() {
 	*x = Shard{}
-	mi := &file_meshlog_event_v1_event_proto_msgTypes[2]
+	mi := &file_meshlog_event_v1_event_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -405,7 +512,7 @@ func (x *Shard) String() string {
 func (*Shard) ProtoMessage() {}
 
 func (x *Shard) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_event_v1_event_proto_msgTypes[2]
+	mi := &file_meshlog_event_v1_event_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -418,7 +525,7 @@ func (x *Shard) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Shard.ProtoReflect.Descriptor instead.
 func (*Shard) Descriptor() ([]byte, []int) {
-	return file_meshlog_event_v1_event_proto_rawDescGZIP(), []int{2}
+	return file_meshlog_event_v1_event_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Shard) GetSource() string {
@@ -461,7 +568,7 @@ type Object struct {
 
 func (x *Object) Reset() {
 	*x = Object{}
-	mi := &file_meshlog_event_v1_event_proto_msgTypes[3]
+	mi := &file_meshlog_event_v1_event_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -473,7 +580,7 @@ func (x *Object) String() string {
 func (*Object) ProtoMessage() {}
 
 func (x *Object) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_event_v1_event_proto_msgTypes[3]
+	mi := &file_meshlog_event_v1_event_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -486,7 +593,7 @@ func (x *Object) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Object.ProtoReflect.Descriptor instead.
 func (*Object) Descriptor() ([]byte, []int) {
-	return file_meshlog_event_v1_event_proto_rawDescGZIP(), []int{3}
+	return file_meshlog_event_v1_event_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Object) GetKey() *Key {
@@ -572,7 +679,7 @@ type Batch struct {
 
 func (x *Batch) Reset() {
 	*x = Batch{}
-	mi := &file_meshlog_event_v1_event_proto_msgTypes[4]
+	mi := &file_meshlog_event_v1_event_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -584,7 +691,7 @@ func (x *Batch) String() string {
 func (*Batch) ProtoMessage() {}
 
 func (x *Batch) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_event_v1_event_proto_msgTypes[4]
+	mi := &file_meshlog_event_v1_event_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -597,7 +704,7 @@ func (x *Batch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Batch.ProtoReflect.Descriptor instead.
 func (*Batch) Descriptor() ([]byte, []int) {
-	return file_meshlog_event_v1_event_proto_rawDescGZIP(), []int{4}
+	return file_meshlog_event_v1_event_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Batch) GetId() string {
@@ -639,7 +746,7 @@ type Begin struct {
 
 func (x *Begin) Reset() {
 	*x = Begin{}
-	mi := &file_meshlog_event_v1_event_proto_msgTypes[5]
+	mi := &file_meshlog_event_v1_event_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -651,7 +758,7 @@ func (x *Begin) String() string {
 func (*Begin) ProtoMessage() {}
 
 func (x *Begin) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_event_v1_event_proto_msgTypes[5]
+	mi := &file_meshlog_event_v1_event_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -664,7 +771,7 @@ func (x *Begin) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Begin.ProtoReflect.Descriptor instead.
 func (*Begin) Descriptor() ([]byte, []int) {
-	return file_meshlog_event_v1_event_proto_rawDescGZIP(), []int{5}
+	return file_meshlog_event_v1_event_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Begin) GetShard() *Shard {
@@ -724,7 +831,7 @@ type Alive struct {
 
 func (x *Alive) Reset() {
 	*x = Alive{}
-	mi := &file_meshlog_event_v1_event_proto_msgTypes[6]
+	mi := &file_meshlog_event_v1_event_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -736,7 +843,7 @@ func (x *Alive) String() string {
 func (*Alive) ProtoMessage() {}
 
 func (x *Alive) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_event_v1_event_proto_msgTypes[6]
+	mi := &file_meshlog_event_v1_event_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -749,7 +856,7 @@ func (x *Alive) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Alive.ProtoReflect.Descriptor instead.
 func (*Alive) Descriptor() ([]byte, []int) {
-	return file_meshlog_event_v1_event_proto_rawDescGZIP(), []int{6}
+	return file_meshlog_event_v1_event_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Alive) GetShard() *Shard {
@@ -830,16 +937,18 @@ type Overlay struct {
 	// In a FREEZE, and in a ROLLBACK of more than single objects: the objects that
 	// stay as they are until the overlay is removed.
 	Scope *Scope `protobuf:"bytes,6,opt,name=scope,proto3" json:"scope,omitempty"`
-	// Set if a ROLLBACK spans several messages, which have one id. It counts when
-	// all of them are there.
-	Batch         *Batch `protobuf:"bytes,7,opt,name=batch,proto3" json:"batch,omitempty"`
+	// Set if a ROLLBACK, a PIN or a ROLLOUT spans several messages, which have one id. It
+	// counts when all of them are there.
+	Batch *Batch `protobuf:"bytes,7,opt,name=batch,proto3" json:"batch,omitempty"`
+	// In a PIN and a ROLLOUT: the proxies that are served values.
+	Proxies       *Proxies `protobuf:"bytes,8,opt,name=proxies,proto3" json:"proxies,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Overlay) Reset() {
 	*x = Overlay{}
-	mi := &file_meshlog_event_v1_event_proto_msgTypes[7]
+	mi := &file_meshlog_event_v1_event_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -851,7 +960,7 @@ func (x *Overlay) String() string {
 func (*Overlay) ProtoMessage() {}
 
 func (x *Overlay) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_event_v1_event_proto_msgTypes[7]
+	mi := &file_meshlog_event_v1_event_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -864,7 +973,7 @@ func (x *Overlay) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Overlay.ProtoReflect.Descriptor instead.
 func (*Overlay) Descriptor() ([]byte, []int) {
-	return file_meshlog_event_v1_event_proto_rawDescGZIP(), []int{7}
+	return file_meshlog_event_v1_event_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Overlay) GetId() string {
@@ -916,6 +1025,86 @@ func (x *Overlay) GetBatch() *Batch {
 	return nil
 }
 
+func (x *Overlay) GetProxies() *Proxies {
+	if x != nil {
+		return x.Proxies
+	}
+	return nil
+}
+
+// Proxies selects proxies: those that match every field that is set.
+type Proxies struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The whole node id.
+	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	// The namespace of the proxy.
+	Namespace string `protobuf:"bytes,2,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// node.cluster.
+	Cluster string `protobuf:"bytes,3,opt,name=cluster,proto3" json:"cluster,omitempty"`
+	// Labels that the proxy has, with these values.
+	Labels        map[string]string `protobuf:"bytes,4,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Proxies) Reset() {
+	*x = Proxies{}
+	mi := &file_meshlog_event_v1_event_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Proxies) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Proxies) ProtoMessage() {}
+
+func (x *Proxies) ProtoReflect() protoreflect.Message {
+	mi := &file_meshlog_event_v1_event_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Proxies.ProtoReflect.Descriptor instead.
+func (*Proxies) Descriptor() ([]byte, []int) {
+	return file_meshlog_event_v1_event_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *Proxies) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *Proxies) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *Proxies) GetCluster() string {
+	if x != nil {
+		return x.Cluster
+	}
+	return ""
+}
+
+func (x *Proxies) GetLabels() map[string]string {
+	if x != nil {
+		return x.Labels
+	}
+	return nil
+}
+
 // Scope selects the objects of a shard, or configuration of all sources.
 type Scope struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -931,7 +1120,7 @@ type Scope struct {
 
 func (x *Scope) Reset() {
 	*x = Scope{}
-	mi := &file_meshlog_event_v1_event_proto_msgTypes[8]
+	mi := &file_meshlog_event_v1_event_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -943,7 +1132,7 @@ func (x *Scope) String() string {
 func (*Scope) ProtoMessage() {}
 
 func (x *Scope) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_event_v1_event_proto_msgTypes[8]
+	mi := &file_meshlog_event_v1_event_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -956,7 +1145,7 @@ func (x *Scope) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Scope.ProtoReflect.Descriptor instead.
 func (*Scope) Descriptor() ([]byte, []int) {
-	return file_meshlog_event_v1_event_proto_rawDescGZIP(), []int{8}
+	return file_meshlog_event_v1_event_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Scope) GetShard() *Shard {
@@ -1000,7 +1189,7 @@ type OverlayValue struct {
 
 func (x *OverlayValue) Reset() {
 	*x = OverlayValue{}
-	mi := &file_meshlog_event_v1_event_proto_msgTypes[9]
+	mi := &file_meshlog_event_v1_event_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1012,7 +1201,7 @@ func (x *OverlayValue) String() string {
 func (*OverlayValue) ProtoMessage() {}
 
 func (x *OverlayValue) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_event_v1_event_proto_msgTypes[9]
+	mi := &file_meshlog_event_v1_event_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1025,7 +1214,7 @@ func (x *OverlayValue) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OverlayValue.ProtoReflect.Descriptor instead.
 func (*OverlayValue) Descriptor() ([]byte, []int) {
-	return file_meshlog_event_v1_event_proto_rawDescGZIP(), []int{9}
+	return file_meshlog_event_v1_event_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *OverlayValue) GetKey() *Key {
@@ -1089,7 +1278,7 @@ type Resource struct {
 
 func (x *Resource) Reset() {
 	*x = Resource{}
-	mi := &file_meshlog_event_v1_event_proto_msgTypes[10]
+	mi := &file_meshlog_event_v1_event_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1101,7 +1290,7 @@ func (x *Resource) String() string {
 func (*Resource) ProtoMessage() {}
 
 func (x *Resource) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_event_v1_event_proto_msgTypes[10]
+	mi := &file_meshlog_event_v1_event_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1114,7 +1303,7 @@ func (x *Resource) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Resource.ProtoReflect.Descriptor instead.
 func (*Resource) Descriptor() ([]byte, []int) {
-	return file_meshlog_event_v1_event_proto_rawDescGZIP(), []int{10}
+	return file_meshlog_event_v1_event_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Resource) GetTypeUrl() string {
@@ -1198,7 +1387,7 @@ type Segment struct {
 
 func (x *Segment) Reset() {
 	*x = Segment{}
-	mi := &file_meshlog_event_v1_event_proto_msgTypes[11]
+	mi := &file_meshlog_event_v1_event_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1210,7 +1399,7 @@ func (x *Segment) String() string {
 func (*Segment) ProtoMessage() {}
 
 func (x *Segment) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_event_v1_event_proto_msgTypes[11]
+	mi := &file_meshlog_event_v1_event_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1223,7 +1412,7 @@ func (x *Segment) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Segment.ProtoReflect.Descriptor instead.
 func (*Segment) Descriptor() ([]byte, []int) {
-	return file_meshlog_event_v1_event_proto_rawDescGZIP(), []int{11}
+	return file_meshlog_event_v1_event_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Segment) GetEpoch() uint64 {
@@ -1279,7 +1468,7 @@ var File_meshlog_event_v1_event_proto protoreflect.FileDescriptor
 
 const file_meshlog_event_v1_event_proto_rawDesc = "" +
 	"\n" +
-	"\x1cmeshlog/event/v1/event.proto\x12\x10meshlog.event.v1\x1a\x19google/protobuf/any.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x9c\x03\n" +
+	"\x1cmeshlog/event/v1/event.proto\x12\x10meshlog.event.v1\x1a\x19google/protobuf/any.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xd7\x03\n" +
 	"\x05Event\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12?\n" +
 	"\robserved_time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\fobservedTime\x12\x14\n" +
@@ -1290,8 +1479,16 @@ const file_meshlog_event_v1_event_proto_rawDesc = "" +
 	"\x05begin\x18\v \x01(\v2\x17.meshlog.event.v1.BeginH\x00R\x05begin\x12/\n" +
 	"\x05alive\x18\f \x01(\v2\x17.meshlog.event.v1.AliveH\x00R\x05alive\x125\n" +
 	"\aoverlay\x18\r \x01(\v2\x19.meshlog.event.v1.OverlayH\x00R\aoverlay\x125\n" +
-	"\asegment\x18\x0e \x01(\v2\x19.meshlog.event.v1.SegmentH\x00R\asegmentB\x06\n" +
-	"\x04body\"\x7f\n" +
+	"\asegment\x18\x0e \x01(\v2\x19.meshlog.event.v1.SegmentH\x00R\asegment\x129\n" +
+	"\tsignature\x18\x0f \x01(\v2\x1b.meshlog.event.v1.SignatureR\tsignatureB\x06\n" +
+	"\x04body\"\x96\x01\n" +
+	"\tSignature\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\fR\x03key\x12\x19\n" +
+	"\bepoch_id\x18\x02 \x01(\tR\aepochId\x12\x14\n" +
+	"\x05epoch\x18\x03 \x01(\x04R\x05epoch\x12\x10\n" +
+	"\x03seq\x18\x04 \x01(\x04R\x03seq\x12\x16\n" +
+	"\x06number\x18\x05 \x01(\x04R\x06number\x12\x1c\n" +
+	"\tsignature\x18\x06 \x01(\fR\tsignature\"\x7f\n" +
 	"\x03Key\x12\x16\n" +
 	"\x06source\x18\x01 \x01(\tR\x06source\x12\x1a\n" +
 	"\binstance\x18\x02 \x01(\tR\binstance\x12\x12\n" +
@@ -1332,7 +1529,7 @@ const file_meshlog_event_v1_event_proto_rawDesc = "" +
 	"\apartial\x18\x06 \x01(\bR\apartial\x12\x14\n" +
 	"\x05kinds\x18\a \x03(\tR\x05kinds\x12\x12\n" +
 	"\x04ends\x18\b \x01(\bR\x04ends\x12\x1a\n" +
-	"\bidentity\x18\t \x01(\tR\bidentity\"\x92\x02\n" +
+	"\bidentity\x18\t \x01(\tR\bidentity\"\xc7\x02\n" +
 	"\aOverlay\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x121\n" +
 	"\x04kind\x18\x02 \x01(\x0e2\x1d.meshlog.event.v1.OverlayKindR\x04kind\x12\x16\n" +
@@ -1340,7 +1537,16 @@ const file_meshlog_event_v1_event_proto_rawDesc = "" +
 	"\x06values\x18\x04 \x03(\v2\x1e.meshlog.event.v1.OverlayValueR\x06values\x12\x16\n" +
 	"\x06remove\x18\x05 \x01(\bR\x06remove\x12-\n" +
 	"\x05scope\x18\x06 \x01(\v2\x17.meshlog.event.v1.ScopeR\x05scope\x12-\n" +
-	"\x05batch\x18\a \x01(\v2\x17.meshlog.event.v1.BatchR\x05batch\"l\n" +
+	"\x05batch\x18\a \x01(\v2\x17.meshlog.event.v1.BatchR\x05batch\x123\n" +
+	"\aproxies\x18\b \x01(\v2\x19.meshlog.event.v1.ProxiesR\aproxies\"\xcb\x01\n" +
+	"\aProxies\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1c\n" +
+	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x18\n" +
+	"\acluster\x18\x03 \x01(\tR\acluster\x12=\n" +
+	"\x06labels\x18\x04 \x03(\v2%.meshlog.event.v1.Proxies.LabelsEntryR\x06labels\x1a9\n" +
+	"\vLabelsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"l\n" +
 	"\x05Scope\x12-\n" +
 	"\x05shard\x18\x01 \x01(\v2\x17.meshlog.event.v1.ShardR\x05shard\x12\x16\n" +
 	"\x06config\x18\x02 \x01(\bR\x06config\x12\x1c\n" +
@@ -1374,13 +1580,14 @@ const file_meshlog_event_v1_event_proto_rawDesc = "" +
 	"\x0eOP_UNSPECIFIED\x10\x00\x12\n" +
 	"\n" +
 	"\x06OP_PUT\x10\x01\x12\r\n" +
-	"\tOP_DELETE\x10\x02*\x93\x01\n" +
+	"\tOP_DELETE\x10\x02*\xa9\x01\n" +
 	"\vOverlayKind\x12\x1c\n" +
 	"\x18OVERLAY_KIND_UNSPECIFIED\x10\x00\x12\x19\n" +
 	"\x15OVERLAY_KIND_ROLLBACK\x10\x01\x12\x15\n" +
 	"\x11OVERLAY_KIND_HOLD\x10\x02\x12\x1b\n" +
 	"\x17OVERLAY_KIND_QUARANTINE\x10\x03\x12\x17\n" +
-	"\x13OVERLAY_KIND_FREEZE\x10\x04B,Z*meshlog.dev/proto/meshlog/event/v1;eventv1b\x06proto3"
+	"\x13OVERLAY_KIND_FREEZE\x10\x04\x12\x14\n" +
+	"\x10OVERLAY_KIND_PIN\x10\x05B,Z*meshlog.dev/proto/meshlog/event/v1;eventv1b\x06proto3"
 
 var (
 	file_meshlog_event_v1_event_proto_rawDescOnce sync.Once
@@ -1395,53 +1602,59 @@ func file_meshlog_event_v1_event_proto_rawDescGZIP() []byte {
 }
 
 var file_meshlog_event_v1_event_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_meshlog_event_v1_event_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
+var file_meshlog_event_v1_event_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
 var file_meshlog_event_v1_event_proto_goTypes = []any{
 	(Op)(0),                       // 0: meshlog.event.v1.Op
 	(OverlayKind)(0),              // 1: meshlog.event.v1.OverlayKind
 	(*Event)(nil),                 // 2: meshlog.event.v1.Event
-	(*Key)(nil),                   // 3: meshlog.event.v1.Key
-	(*Shard)(nil),                 // 4: meshlog.event.v1.Shard
-	(*Object)(nil),                // 5: meshlog.event.v1.Object
-	(*Batch)(nil),                 // 6: meshlog.event.v1.Batch
-	(*Begin)(nil),                 // 7: meshlog.event.v1.Begin
-	(*Alive)(nil),                 // 8: meshlog.event.v1.Alive
-	(*Overlay)(nil),               // 9: meshlog.event.v1.Overlay
-	(*Scope)(nil),                 // 10: meshlog.event.v1.Scope
-	(*OverlayValue)(nil),          // 11: meshlog.event.v1.OverlayValue
-	(*Resource)(nil),              // 12: meshlog.event.v1.Resource
-	(*Segment)(nil),               // 13: meshlog.event.v1.Segment
-	(*timestamppb.Timestamp)(nil), // 14: google.protobuf.Timestamp
-	(*anypb.Any)(nil),             // 15: google.protobuf.Any
+	(*Signature)(nil),             // 3: meshlog.event.v1.Signature
+	(*Key)(nil),                   // 4: meshlog.event.v1.Key
+	(*Shard)(nil),                 // 5: meshlog.event.v1.Shard
+	(*Object)(nil),                // 6: meshlog.event.v1.Object
+	(*Batch)(nil),                 // 7: meshlog.event.v1.Batch
+	(*Begin)(nil),                 // 8: meshlog.event.v1.Begin
+	(*Alive)(nil),                 // 9: meshlog.event.v1.Alive
+	(*Overlay)(nil),               // 10: meshlog.event.v1.Overlay
+	(*Proxies)(nil),               // 11: meshlog.event.v1.Proxies
+	(*Scope)(nil),                 // 12: meshlog.event.v1.Scope
+	(*OverlayValue)(nil),          // 13: meshlog.event.v1.OverlayValue
+	(*Resource)(nil),              // 14: meshlog.event.v1.Resource
+	(*Segment)(nil),               // 15: meshlog.event.v1.Segment
+	nil,                           // 16: meshlog.event.v1.Proxies.LabelsEntry
+	(*timestamppb.Timestamp)(nil), // 17: google.protobuf.Timestamp
+	(*anypb.Any)(nil),             // 18: google.protobuf.Any
 }
 var file_meshlog_event_v1_event_proto_depIdxs = []int32{
-	14, // 0: meshlog.event.v1.Event.observed_time:type_name -> google.protobuf.Timestamp
-	5,  // 1: meshlog.event.v1.Event.object:type_name -> meshlog.event.v1.Object
-	7,  // 2: meshlog.event.v1.Event.begin:type_name -> meshlog.event.v1.Begin
-	8,  // 3: meshlog.event.v1.Event.alive:type_name -> meshlog.event.v1.Alive
-	9,  // 4: meshlog.event.v1.Event.overlay:type_name -> meshlog.event.v1.Overlay
-	13, // 5: meshlog.event.v1.Event.segment:type_name -> meshlog.event.v1.Segment
-	3,  // 6: meshlog.event.v1.Object.key:type_name -> meshlog.event.v1.Key
-	0,  // 7: meshlog.event.v1.Object.op:type_name -> meshlog.event.v1.Op
-	15, // 8: meshlog.event.v1.Object.payload:type_name -> google.protobuf.Any
-	14, // 9: meshlog.event.v1.Object.create_time:type_name -> google.protobuf.Timestamp
-	6,  // 10: meshlog.event.v1.Object.batch:type_name -> meshlog.event.v1.Batch
-	4,  // 11: meshlog.event.v1.Begin.shard:type_name -> meshlog.event.v1.Shard
-	4,  // 12: meshlog.event.v1.Alive.shard:type_name -> meshlog.event.v1.Shard
-	1,  // 13: meshlog.event.v1.Overlay.kind:type_name -> meshlog.event.v1.OverlayKind
-	11, // 14: meshlog.event.v1.Overlay.values:type_name -> meshlog.event.v1.OverlayValue
-	10, // 15: meshlog.event.v1.Overlay.scope:type_name -> meshlog.event.v1.Scope
-	6,  // 16: meshlog.event.v1.Overlay.batch:type_name -> meshlog.event.v1.Batch
-	4,  // 17: meshlog.event.v1.Scope.shard:type_name -> meshlog.event.v1.Shard
-	3,  // 18: meshlog.event.v1.OverlayValue.key:type_name -> meshlog.event.v1.Key
-	15, // 19: meshlog.event.v1.OverlayValue.payload:type_name -> google.protobuf.Any
-	14, // 20: meshlog.event.v1.OverlayValue.create_time:type_name -> google.protobuf.Timestamp
-	12, // 21: meshlog.event.v1.OverlayValue.resource:type_name -> meshlog.event.v1.Resource
-	22, // [22:22] is the sub-list for method output_type
-	22, // [22:22] is the sub-list for method input_type
-	22, // [22:22] is the sub-list for extension type_name
-	22, // [22:22] is the sub-list for extension extendee
-	0,  // [0:22] is the sub-list for field type_name
+	17, // 0: meshlog.event.v1.Event.observed_time:type_name -> google.protobuf.Timestamp
+	6,  // 1: meshlog.event.v1.Event.object:type_name -> meshlog.event.v1.Object
+	8,  // 2: meshlog.event.v1.Event.begin:type_name -> meshlog.event.v1.Begin
+	9,  // 3: meshlog.event.v1.Event.alive:type_name -> meshlog.event.v1.Alive
+	10, // 4: meshlog.event.v1.Event.overlay:type_name -> meshlog.event.v1.Overlay
+	15, // 5: meshlog.event.v1.Event.segment:type_name -> meshlog.event.v1.Segment
+	3,  // 6: meshlog.event.v1.Event.signature:type_name -> meshlog.event.v1.Signature
+	4,  // 7: meshlog.event.v1.Object.key:type_name -> meshlog.event.v1.Key
+	0,  // 8: meshlog.event.v1.Object.op:type_name -> meshlog.event.v1.Op
+	18, // 9: meshlog.event.v1.Object.payload:type_name -> google.protobuf.Any
+	17, // 10: meshlog.event.v1.Object.create_time:type_name -> google.protobuf.Timestamp
+	7,  // 11: meshlog.event.v1.Object.batch:type_name -> meshlog.event.v1.Batch
+	5,  // 12: meshlog.event.v1.Begin.shard:type_name -> meshlog.event.v1.Shard
+	5,  // 13: meshlog.event.v1.Alive.shard:type_name -> meshlog.event.v1.Shard
+	1,  // 14: meshlog.event.v1.Overlay.kind:type_name -> meshlog.event.v1.OverlayKind
+	13, // 15: meshlog.event.v1.Overlay.values:type_name -> meshlog.event.v1.OverlayValue
+	12, // 16: meshlog.event.v1.Overlay.scope:type_name -> meshlog.event.v1.Scope
+	7,  // 17: meshlog.event.v1.Overlay.batch:type_name -> meshlog.event.v1.Batch
+	11, // 18: meshlog.event.v1.Overlay.proxies:type_name -> meshlog.event.v1.Proxies
+	16, // 19: meshlog.event.v1.Proxies.labels:type_name -> meshlog.event.v1.Proxies.LabelsEntry
+	5,  // 20: meshlog.event.v1.Scope.shard:type_name -> meshlog.event.v1.Shard
+	4,  // 21: meshlog.event.v1.OverlayValue.key:type_name -> meshlog.event.v1.Key
+	18, // 22: meshlog.event.v1.OverlayValue.payload:type_name -> google.protobuf.Any
+	17, // 23: meshlog.event.v1.OverlayValue.create_time:type_name -> google.protobuf.Timestamp
+	14, // 24: meshlog.event.v1.OverlayValue.resource:type_name -> meshlog.event.v1.Resource
+	25, // [25:25] is the sub-list for method output_type
+	25, // [25:25] is the sub-list for method input_type
+	25, // [25:25] is the sub-list for extension type_name
+	25, // [25:25] is the sub-list for extension extendee
+	0,  // [0:25] is the sub-list for field type_name
 }
 
 func init() { file_meshlog_event_v1_event_proto_init() }
@@ -1462,7 +1675,7 @@ func file_meshlog_event_v1_event_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_meshlog_event_v1_event_proto_rawDesc), len(file_meshlog_event_v1_event_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   12,
+			NumMessages:   15,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

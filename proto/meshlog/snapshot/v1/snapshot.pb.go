@@ -953,12 +953,14 @@ func (x *Value) GetCreateTime() *timestamppb.Timestamp {
 type Overlay struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The number of meshlog.event.v1.OverlayKind.
-	Kind          int32                  `protobuf:"varint,1,opt,name=kind,proto3" json:"kind,omitempty"`
-	Reason        string                 `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
-	Values        []*OverlayValue        `protobuf:"bytes,3,rep,name=values,proto3" json:"values,omitempty"`
-	Actor         string                 `protobuf:"bytes,4,opt,name=actor,proto3" json:"actor,omitempty"`
-	ObservedTime  *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=observed_time,json=observedTime,proto3" json:"observed_time,omitempty"`
-	Scope         *Scope                 `protobuf:"bytes,6,opt,name=scope,proto3" json:"scope,omitempty"`
+	Kind         int32                  `protobuf:"varint,1,opt,name=kind,proto3" json:"kind,omitempty"`
+	Reason       string                 `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	Values       []*OverlayValue        `protobuf:"bytes,3,rep,name=values,proto3" json:"values,omitempty"`
+	Actor        string                 `protobuf:"bytes,4,opt,name=actor,proto3" json:"actor,omitempty"`
+	ObservedTime *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=observed_time,json=observedTime,proto3" json:"observed_time,omitempty"`
+	Scope        *Scope                 `protobuf:"bytes,6,opt,name=scope,proto3" json:"scope,omitempty"`
+	// In a PIN: the proxies that are served values; all others are not.
+	Proxies       *Proxies `protobuf:"bytes,7,opt,name=proxies,proto3" json:"proxies,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1035,6 +1037,82 @@ func (x *Overlay) GetScope() *Scope {
 	return nil
 }
 
+func (x *Overlay) GetProxies() *Proxies {
+	if x != nil {
+		return x.Proxies
+	}
+	return nil
+}
+
+// Proxies is meshlog.event.v1.Proxies.
+type Proxies struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Namespace     string                 `protobuf:"bytes,2,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	Cluster       string                 `protobuf:"bytes,3,opt,name=cluster,proto3" json:"cluster,omitempty"`
+	Labels        map[string]string      `protobuf:"bytes,4,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Proxies) Reset() {
+	*x = Proxies{}
+	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Proxies) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Proxies) ProtoMessage() {}
+
+func (x *Proxies) ProtoReflect() protoreflect.Message {
+	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Proxies.ProtoReflect.Descriptor instead.
+func (*Proxies) Descriptor() ([]byte, []int) {
+	return file_meshlog_snapshot_v1_snapshot_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *Proxies) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *Proxies) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *Proxies) GetCluster() string {
+	if x != nil {
+		return x.Cluster
+	}
+	return ""
+}
+
+func (x *Proxies) GetLabels() map[string]string {
+	if x != nil {
+		return x.Labels
+	}
+	return nil
+}
+
 // Scope is meshlog.event.v1.Scope.
 type Scope struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1048,7 +1126,7 @@ type Scope struct {
 
 func (x *Scope) Reset() {
 	*x = Scope{}
-	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[13]
+	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1060,7 +1138,7 @@ func (x *Scope) String() string {
 func (*Scope) ProtoMessage() {}
 
 func (x *Scope) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[13]
+	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1073,7 +1151,7 @@ func (x *Scope) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Scope.ProtoReflect.Descriptor instead.
 func (*Scope) Descriptor() ([]byte, []int) {
-	return file_meshlog_snapshot_v1_snapshot_proto_rawDescGZIP(), []int{13}
+	return file_meshlog_snapshot_v1_snapshot_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Scope) GetSource() string {
@@ -1113,14 +1191,16 @@ type OverlayValue struct {
 	// Absent: the key, or the resource, is not served.
 	Value *Value `protobuf:"bytes,3,opt,name=value,proto3" json:"value,omitempty"`
 	// Instead of key and base, in a quarantine.
-	Resource      *Resource `protobuf:"bytes,4,opt,name=resource,proto3" json:"resource,omitempty"`
+	Resource *Resource `protobuf:"bytes,4,opt,name=resource,proto3" json:"resource,omitempty"`
+	// Of a pin: the fold added it, when the value changed for all other proxies.
+	Kept          bool `protobuf:"varint,5,opt,name=kept,proto3" json:"kept,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *OverlayValue) Reset() {
 	*x = OverlayValue{}
-	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[14]
+	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1132,7 +1212,7 @@ func (x *OverlayValue) String() string {
 func (*OverlayValue) ProtoMessage() {}
 
 func (x *OverlayValue) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[14]
+	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1145,7 +1225,7 @@ func (x *OverlayValue) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OverlayValue.ProtoReflect.Descriptor instead.
 func (*OverlayValue) Descriptor() ([]byte, []int) {
-	return file_meshlog_snapshot_v1_snapshot_proto_rawDescGZIP(), []int{14}
+	return file_meshlog_snapshot_v1_snapshot_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *OverlayValue) GetKey() string {
@@ -1176,6 +1256,13 @@ func (x *OverlayValue) GetResource() *Resource {
 	return nil
 }
 
+func (x *OverlayValue) GetKept() bool {
+	if x != nil {
+		return x.Kept
+	}
+	return false
+}
+
 // Resource is one content of an xDS resource that clients rejected, as in
 // meshlog.event.v1.Resource.
 type Resource struct {
@@ -1194,7 +1281,7 @@ type Resource struct {
 
 func (x *Resource) Reset() {
 	*x = Resource{}
-	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[15]
+	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1206,7 +1293,7 @@ func (x *Resource) String() string {
 func (*Resource) ProtoMessage() {}
 
 func (x *Resource) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[15]
+	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1219,7 +1306,7 @@ func (x *Resource) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Resource.ProtoReflect.Descriptor instead.
 func (*Resource) Descriptor() ([]byte, []int) {
-	return file_meshlog_snapshot_v1_snapshot_proto_rawDescGZIP(), []int{15}
+	return file_meshlog_snapshot_v1_snapshot_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Resource) GetTypeUrl() string {
@@ -1295,7 +1382,7 @@ type FoldRow struct {
 
 func (x *FoldRow) Reset() {
 	*x = FoldRow{}
-	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[16]
+	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1307,7 +1394,7 @@ func (x *FoldRow) String() string {
 func (*FoldRow) ProtoMessage() {}
 
 func (x *FoldRow) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[16]
+	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1320,7 +1407,7 @@ func (x *FoldRow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FoldRow.ProtoReflect.Descriptor instead.
 func (*FoldRow) Descriptor() ([]byte, []int) {
-	return file_meshlog_snapshot_v1_snapshot_proto_rawDescGZIP(), []int{16}
+	return file_meshlog_snapshot_v1_snapshot_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *FoldRow) GetRow() isFoldRow_Row {
@@ -1424,15 +1511,24 @@ type FoldMeta struct {
 	// Records of the epoch that could not be decoded.
 	Undecoded uint64 `protobuf:"varint,9,opt,name=undecoded,proto3" json:"undecoded,omitempty"`
 	// Records of the epoch that are refused, and the sequence of the last one.
-	Refused       uint64 `protobuf:"varint,10,opt,name=refused,proto3" json:"refused,omitempty"`
-	LastRefused   uint64 `protobuf:"varint,11,opt,name=last_refused,json=lastRefused,proto3" json:"last_refused,omitempty"`
+	Refused     uint64 `protobuf:"varint,10,opt,name=refused,proto3" json:"refused,omitempty"`
+	LastRefused uint64 `protobuf:"varint,11,opt,name=last_refused,json=lastRefused,proto3" json:"last_refused,omitempty"`
+	// The id of the record that began the epoch.
+	EpochId string `protobuf:"bytes,12,opt,name=epoch_id,json=epochId,proto3" json:"epoch_id,omitempty"`
+	// Records of the epoch that are void because no operator has signed them, the
+	// sequence of the last one, and why it is.
+	Void       uint64 `protobuf:"varint,13,opt,name=void,proto3" json:"void,omitempty"`
+	LastVoid   uint64 `protobuf:"varint,14,opt,name=last_void,json=lastVoid,proto3" json:"last_void,omitempty"`
+	VoidReason string `protobuf:"bytes,15,opt,name=void_reason,json=voidReason,proto3" json:"void_reason,omitempty"`
+	// Up to where the operators' keys have signed, sorted by key.
+	Signed        []*FoldSigned `protobuf:"bytes,16,rep,name=signed,proto3" json:"signed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *FoldMeta) Reset() {
 	*x = FoldMeta{}
-	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[17]
+	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1444,7 +1540,7 @@ func (x *FoldMeta) String() string {
 func (*FoldMeta) ProtoMessage() {}
 
 func (x *FoldMeta) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[17]
+	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1457,7 +1553,7 @@ func (x *FoldMeta) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FoldMeta.ProtoReflect.Descriptor instead.
 func (*FoldMeta) Descriptor() ([]byte, []int) {
-	return file_meshlog_snapshot_v1_snapshot_proto_rawDescGZIP(), []int{17}
+	return file_meshlog_snapshot_v1_snapshot_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *FoldMeta) GetPosition() *Version {
@@ -1537,6 +1633,103 @@ func (x *FoldMeta) GetLastRefused() uint64 {
 	return 0
 }
 
+func (x *FoldMeta) GetEpochId() string {
+	if x != nil {
+		return x.EpochId
+	}
+	return ""
+}
+
+func (x *FoldMeta) GetVoid() uint64 {
+	if x != nil {
+		return x.Void
+	}
+	return 0
+}
+
+func (x *FoldMeta) GetLastVoid() uint64 {
+	if x != nil {
+		return x.LastVoid
+	}
+	return 0
+}
+
+func (x *FoldMeta) GetVoidReason() string {
+	if x != nil {
+		return x.VoidReason
+	}
+	return ""
+}
+
+func (x *FoldMeta) GetSigned() []*FoldSigned {
+	if x != nil {
+		return x.Signed
+	}
+	return nil
+}
+
+// FoldSigned is the last record of an operator's key that counted in the epoch.
+type FoldSigned struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Key   []byte                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	// As in the Signature of a record.
+	Seq           uint64 `protobuf:"varint,2,opt,name=seq,proto3" json:"seq,omitempty"`
+	Number        uint64 `protobuf:"varint,3,opt,name=number,proto3" json:"number,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FoldSigned) Reset() {
+	*x = FoldSigned{}
+	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FoldSigned) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FoldSigned) ProtoMessage() {}
+
+func (x *FoldSigned) ProtoReflect() protoreflect.Message {
+	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FoldSigned.ProtoReflect.Descriptor instead.
+func (*FoldSigned) Descriptor() ([]byte, []int) {
+	return file_meshlog_snapshot_v1_snapshot_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *FoldSigned) GetKey() []byte {
+	if x != nil {
+		return x.Key
+	}
+	return nil
+}
+
+func (x *FoldSigned) GetSeq() uint64 {
+	if x != nil {
+		return x.Seq
+	}
+	return 0
+}
+
+func (x *FoldSigned) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
 // FoldKey is the state of one key in the fold.
 type FoldKey struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1559,7 +1752,7 @@ type FoldKey struct {
 
 func (x *FoldKey) Reset() {
 	*x = FoldKey{}
-	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[18]
+	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1571,7 +1764,7 @@ func (x *FoldKey) String() string {
 func (*FoldKey) ProtoMessage() {}
 
 func (x *FoldKey) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[18]
+	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1584,7 +1777,7 @@ func (x *FoldKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FoldKey.ProtoReflect.Descriptor instead.
 func (*FoldKey) Descriptor() ([]byte, []int) {
-	return file_meshlog_snapshot_v1_snapshot_proto_rawDescGZIP(), []int{18}
+	return file_meshlog_snapshot_v1_snapshot_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *FoldKey) GetOffered() *Value {
@@ -1670,14 +1863,17 @@ type FoldShard struct {
 	// session only if the key's seq is above begin_seq.
 	BeginSeq uint64 `protobuf:"varint,12,opt,name=begin_seq,json=beginSeq,proto3" json:"begin_seq,omitempty"`
 	// The kinds that the last complete listing covered; empty: all.
-	Kinds         []string `protobuf:"bytes,13,rep,name=kinds,proto3" json:"kinds,omitempty"`
+	Kinds []string `protobuf:"bytes,13,rep,name=kinds,proto3" json:"kinds,omitempty"`
+	// The operator who has signed the beginning of the session; empty: no signature
+	// was needed.
+	Operator      string `protobuf:"bytes,14,opt,name=operator,proto3" json:"operator,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *FoldShard) Reset() {
 	*x = FoldShard{}
-	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[19]
+	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1689,7 +1885,7 @@ func (x *FoldShard) String() string {
 func (*FoldShard) ProtoMessage() {}
 
 func (x *FoldShard) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[19]
+	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1702,7 +1898,7 @@ func (x *FoldShard) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FoldShard.ProtoReflect.Descriptor instead.
 func (*FoldShard) Descriptor() ([]byte, []int) {
-	return file_meshlog_snapshot_v1_snapshot_proto_rawDescGZIP(), []int{19}
+	return file_meshlog_snapshot_v1_snapshot_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *FoldShard) GetSession() string {
@@ -1796,6 +1992,13 @@ func (x *FoldShard) GetKinds() []string {
 	return nil
 }
 
+func (x *FoldShard) GetOperator() string {
+	if x != nil {
+		return x.Operator
+	}
+	return ""
+}
+
 // FoldStaged is a record that waits for the rest of its change set.
 type FoldStaged struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1808,7 +2011,7 @@ type FoldStaged struct {
 
 func (x *FoldStaged) Reset() {
 	*x = FoldStaged{}
-	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[20]
+	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1820,7 +2023,7 @@ func (x *FoldStaged) String() string {
 func (*FoldStaged) ProtoMessage() {}
 
 func (x *FoldStaged) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[20]
+	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1833,7 +2036,7 @@ func (x *FoldStaged) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FoldStaged.ProtoReflect.Descriptor instead.
 func (*FoldStaged) Descriptor() ([]byte, []int) {
-	return file_meshlog_snapshot_v1_snapshot_proto_rawDescGZIP(), []int{20}
+	return file_meshlog_snapshot_v1_snapshot_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *FoldStaged) GetEvent() []byte {
@@ -1862,7 +2065,7 @@ type FoldOverlay struct {
 
 func (x *FoldOverlay) Reset() {
 	*x = FoldOverlay{}
-	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[21]
+	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1874,7 +2077,7 @@ func (x *FoldOverlay) String() string {
 func (*FoldOverlay) ProtoMessage() {}
 
 func (x *FoldOverlay) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[21]
+	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1887,7 +2090,7 @@ func (x *FoldOverlay) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FoldOverlay.ProtoReflect.Descriptor instead.
 func (*FoldOverlay) Descriptor() ([]byte, []int) {
-	return file_meshlog_snapshot_v1_snapshot_proto_rawDescGZIP(), []int{21}
+	return file_meshlog_snapshot_v1_snapshot_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *FoldOverlay) GetGone() bool {
@@ -1986,24 +2189,34 @@ const file_meshlog_snapshot_v1_snapshot_proto_rawDesc = "" +
 	"\x05Value\x12.\n" +
 	"\apayload\x18\x01 \x01(\v2\x14.google.protobuf.AnyR\apayload\x12;\n" +
 	"\vcreate_time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
-	"createTime\"\xf9\x01\n" +
+	"createTime\"\xb1\x02\n" +
 	"\aOverlay\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\x05R\x04kind\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x129\n" +
 	"\x06values\x18\x03 \x03(\v2!.meshlog.snapshot.v1.OverlayValueR\x06values\x12\x14\n" +
 	"\x05actor\x18\x04 \x01(\tR\x05actor\x12?\n" +
 	"\robserved_time\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\fobservedTime\x120\n" +
-	"\x05scope\x18\x06 \x01(\v2\x1a.meshlog.snapshot.v1.ScopeR\x05scope\"q\n" +
+	"\x05scope\x18\x06 \x01(\v2\x1a.meshlog.snapshot.v1.ScopeR\x05scope\x126\n" +
+	"\aproxies\x18\a \x01(\v2\x1c.meshlog.snapshot.v1.ProxiesR\aproxies\"\xce\x01\n" +
+	"\aProxies\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1c\n" +
+	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x18\n" +
+	"\acluster\x18\x03 \x01(\tR\acluster\x12@\n" +
+	"\x06labels\x18\x04 \x03(\v2(.meshlog.snapshot.v1.Proxies.LabelsEntryR\x06labels\x1a9\n" +
+	"\vLabelsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"q\n" +
 	"\x05Scope\x12\x16\n" +
 	"\x06source\x18\x01 \x01(\tR\x06source\x12\x1a\n" +
 	"\binstance\x18\x02 \x01(\tR\binstance\x12\x16\n" +
 	"\x06config\x18\x03 \x01(\bR\x06config\x12\x1c\n" +
-	"\tnamespace\x18\x04 \x01(\tR\tnamespace\"\xa1\x01\n" +
+	"\tnamespace\x18\x04 \x01(\tR\tnamespace\"\xb5\x01\n" +
 	"\fOverlayValue\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x12\n" +
 	"\x04base\x18\x02 \x01(\fR\x04base\x120\n" +
 	"\x05value\x18\x03 \x01(\v2\x1a.meshlog.snapshot.v1.ValueR\x05value\x129\n" +
-	"\bresource\x18\x04 \x01(\v2\x1d.meshlog.snapshot.v1.ResourceR\bresource\"\xb7\x01\n" +
+	"\bresource\x18\x04 \x01(\v2\x1d.meshlog.snapshot.v1.ResourceR\bresource\x12\x12\n" +
+	"\x04kept\x18\x05 \x01(\bR\x04kept\"\xb7\x01\n" +
 	"\bResource\x12\x19\n" +
 	"\btype_url\x18\x01 \x01(\tR\atypeUrl\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x10\n" +
@@ -2019,7 +2232,7 @@ const file_meshlog_snapshot_v1_snapshot_proto_rawDesc = "" +
 	"\x05shard\x18\x03 \x01(\v2\x1e.meshlog.snapshot.v1.FoldShardH\x00R\x05shard\x129\n" +
 	"\x06staged\x18\x04 \x01(\v2\x1f.meshlog.snapshot.v1.FoldStagedH\x00R\x06staged\x12<\n" +
 	"\aoverlay\x18\x05 \x01(\v2 .meshlog.snapshot.v1.FoldOverlayH\x00R\aoverlayB\x05\n" +
-	"\x03row\"\xce\x03\n" +
+	"\x03row\"\xf4\x04\n" +
 	"\bFoldMeta\x128\n" +
 	"\bposition\x18\x01 \x01(\v2\x1c.meshlog.snapshot.v1.VersionR\bposition\x12\x14\n" +
 	"\x05build\x18\x02 \x01(\tR\x05build\x12#\n" +
@@ -2034,7 +2247,18 @@ const file_meshlog_snapshot_v1_snapshot_proto_rawDesc = "" +
 	"\tundecoded\x18\t \x01(\x04R\tundecoded\x12\x18\n" +
 	"\arefused\x18\n" +
 	" \x01(\x04R\arefused\x12!\n" +
-	"\flast_refused\x18\v \x01(\x04R\vlastRefused\"\xd2\x02\n" +
+	"\flast_refused\x18\v \x01(\x04R\vlastRefused\x12\x19\n" +
+	"\bepoch_id\x18\f \x01(\tR\aepochId\x12\x12\n" +
+	"\x04void\x18\r \x01(\x04R\x04void\x12\x1b\n" +
+	"\tlast_void\x18\x0e \x01(\x04R\blastVoid\x12\x1f\n" +
+	"\vvoid_reason\x18\x0f \x01(\tR\n" +
+	"voidReason\x127\n" +
+	"\x06signed\x18\x10 \x03(\v2\x1f.meshlog.snapshot.v1.FoldSignedR\x06signed\"H\n" +
+	"\n" +
+	"FoldSigned\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\fR\x03key\x12\x10\n" +
+	"\x03seq\x18\x02 \x01(\x04R\x03seq\x12\x16\n" +
+	"\x06number\x18\x03 \x01(\x04R\x06number\"\xd2\x02\n" +
 	"\aFoldKey\x124\n" +
 	"\aoffered\x18\x01 \x01(\v2\x1a.meshlog.snapshot.v1.ValueR\aoffered\x12.\n" +
 	"\x04good\x18\x02 \x01(\v2\x1a.meshlog.snapshot.v1.ValueR\x04good\x12!\n" +
@@ -2044,7 +2268,7 @@ const file_meshlog_snapshot_v1_snapshot_proto_rawDesc = "" +
 	"\x03seq\x18\x06 \x01(\x04R\x03seq\x12\x16\n" +
 	"\x06origin\x18\a \x01(\tR\x06origin\x12A\n" +
 	"\vdiagnostics\x18\b \x03(\v2\x1f.meshlog.snapshot.v1.DiagnosticR\vdiagnostics\x12\x19\n" +
-	"\bgood_seq\x18\t \x01(\x04R\agoodSeq\"\xbe\x02\n" +
+	"\bgood_seq\x18\t \x01(\x04R\agoodSeq\"\xda\x02\n" +
 	"\tFoldShard\x12\x18\n" +
 	"\asession\x18\x01 \x01(\tR\asession\x12\x16\n" +
 	"\x06holder\x18\x02 \x01(\tR\x06holder\x12\x18\n" +
@@ -2059,7 +2283,8 @@ const file_meshlog_snapshot_v1_snapshot_proto_rawDesc = "" +
 	" \x01(\x04R\x03seq\x12\x1c\n" +
 	"\tstrangers\x18\v \x01(\x04R\tstrangers\x12\x1b\n" +
 	"\tbegin_seq\x18\f \x01(\x04R\bbeginSeq\x12\x14\n" +
-	"\x05kinds\x18\r \x03(\tR\x05kinds\"4\n" +
+	"\x05kinds\x18\r \x03(\tR\x05kinds\x12\x1a\n" +
+	"\boperator\x18\x0e \x01(\tR\boperator\"4\n" +
 	"\n" +
 	"FoldStaged\x12\x14\n" +
 	"\x05event\x18\x01 \x01(\fR\x05event\x12\x10\n" +
@@ -2087,7 +2312,7 @@ func file_meshlog_snapshot_v1_snapshot_proto_rawDescGZIP() []byte {
 }
 
 var file_meshlog_snapshot_v1_snapshot_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_meshlog_snapshot_v1_snapshot_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
+var file_meshlog_snapshot_v1_snapshot_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
 var file_meshlog_snapshot_v1_snapshot_proto_goTypes = []any{
 	(Severity)(0),                 // 0: meshlog.snapshot.v1.Severity
 	(*Version)(nil),               // 1: meshlog.snapshot.v1.Version
@@ -2103,60 +2328,66 @@ var file_meshlog_snapshot_v1_snapshot_proto_goTypes = []any{
 	(*ChunkRef)(nil),              // 11: meshlog.snapshot.v1.ChunkRef
 	(*Value)(nil),                 // 12: meshlog.snapshot.v1.Value
 	(*Overlay)(nil),               // 13: meshlog.snapshot.v1.Overlay
-	(*Scope)(nil),                 // 14: meshlog.snapshot.v1.Scope
-	(*OverlayValue)(nil),          // 15: meshlog.snapshot.v1.OverlayValue
-	(*Resource)(nil),              // 16: meshlog.snapshot.v1.Resource
-	(*FoldRow)(nil),               // 17: meshlog.snapshot.v1.FoldRow
-	(*FoldMeta)(nil),              // 18: meshlog.snapshot.v1.FoldMeta
-	(*FoldKey)(nil),               // 19: meshlog.snapshot.v1.FoldKey
-	(*FoldShard)(nil),             // 20: meshlog.snapshot.v1.FoldShard
-	(*FoldStaged)(nil),            // 21: meshlog.snapshot.v1.FoldStaged
-	(*FoldOverlay)(nil),           // 22: meshlog.snapshot.v1.FoldOverlay
-	(*timestamppb.Timestamp)(nil), // 23: google.protobuf.Timestamp
-	(*anypb.Any)(nil),             // 24: google.protobuf.Any
+	(*Proxies)(nil),               // 14: meshlog.snapshot.v1.Proxies
+	(*Scope)(nil),                 // 15: meshlog.snapshot.v1.Scope
+	(*OverlayValue)(nil),          // 16: meshlog.snapshot.v1.OverlayValue
+	(*Resource)(nil),              // 17: meshlog.snapshot.v1.Resource
+	(*FoldRow)(nil),               // 18: meshlog.snapshot.v1.FoldRow
+	(*FoldMeta)(nil),              // 19: meshlog.snapshot.v1.FoldMeta
+	(*FoldSigned)(nil),            // 20: meshlog.snapshot.v1.FoldSigned
+	(*FoldKey)(nil),               // 21: meshlog.snapshot.v1.FoldKey
+	(*FoldShard)(nil),             // 22: meshlog.snapshot.v1.FoldShard
+	(*FoldStaged)(nil),            // 23: meshlog.snapshot.v1.FoldStaged
+	(*FoldOverlay)(nil),           // 24: meshlog.snapshot.v1.FoldOverlay
+	nil,                           // 25: meshlog.snapshot.v1.Proxies.LabelsEntry
+	(*timestamppb.Timestamp)(nil), // 26: google.protobuf.Timestamp
+	(*anypb.Any)(nil),             // 27: google.protobuf.Any
 }
 var file_meshlog_snapshot_v1_snapshot_proto_depIdxs = []int32{
 	3,  // 0: meshlog.snapshot.v1.Update.manifest:type_name -> meshlog.snapshot.v1.Manifest
 	7,  // 1: meshlog.snapshot.v1.Update.delta:type_name -> meshlog.snapshot.v1.Delta
 	1,  // 2: meshlog.snapshot.v1.Manifest.version:type_name -> meshlog.snapshot.v1.Version
-	23, // 3: meshlog.snapshot.v1.Manifest.record_time:type_name -> google.protobuf.Timestamp
+	26, // 3: meshlog.snapshot.v1.Manifest.record_time:type_name -> google.protobuf.Timestamp
 	1,  // 4: meshlog.snapshot.v1.Manifest.previous:type_name -> meshlog.snapshot.v1.Version
 	4,  // 5: meshlog.snapshot.v1.Manifest.watermark:type_name -> meshlog.snapshot.v1.Watermark
 	6,  // 6: meshlog.snapshot.v1.Manifest.diagnostics:type_name -> meshlog.snapshot.v1.Diagnostic
 	5,  // 7: meshlog.snapshot.v1.Manifest.changes:type_name -> meshlog.snapshot.v1.KeyChange
 	10, // 8: meshlog.snapshot.v1.Manifest.checkpoint:type_name -> meshlog.snapshot.v1.Checkpoint
 	10, // 9: meshlog.snapshot.v1.Manifest.fold_checkpoint:type_name -> meshlog.snapshot.v1.Checkpoint
-	23, // 10: meshlog.snapshot.v1.Manifest.publish_time:type_name -> google.protobuf.Timestamp
-	23, // 11: meshlog.snapshot.v1.Manifest.first_observed_time:type_name -> google.protobuf.Timestamp
+	26, // 10: meshlog.snapshot.v1.Manifest.publish_time:type_name -> google.protobuf.Timestamp
+	26, // 11: meshlog.snapshot.v1.Manifest.first_observed_time:type_name -> google.protobuf.Timestamp
 	0,  // 12: meshlog.snapshot.v1.Diagnostic.severity:type_name -> meshlog.snapshot.v1.Severity
 	8,  // 13: meshlog.snapshot.v1.Delta.put:type_name -> meshlog.snapshot.v1.Row
 	8,  // 14: meshlog.snapshot.v1.Chunk.rows:type_name -> meshlog.snapshot.v1.Row
 	11, // 15: meshlog.snapshot.v1.Checkpoint.chunks:type_name -> meshlog.snapshot.v1.ChunkRef
 	1,  // 16: meshlog.snapshot.v1.Checkpoint.version:type_name -> meshlog.snapshot.v1.Version
-	24, // 17: meshlog.snapshot.v1.Value.payload:type_name -> google.protobuf.Any
-	23, // 18: meshlog.snapshot.v1.Value.create_time:type_name -> google.protobuf.Timestamp
-	15, // 19: meshlog.snapshot.v1.Overlay.values:type_name -> meshlog.snapshot.v1.OverlayValue
-	23, // 20: meshlog.snapshot.v1.Overlay.observed_time:type_name -> google.protobuf.Timestamp
-	14, // 21: meshlog.snapshot.v1.Overlay.scope:type_name -> meshlog.snapshot.v1.Scope
-	12, // 22: meshlog.snapshot.v1.OverlayValue.value:type_name -> meshlog.snapshot.v1.Value
-	16, // 23: meshlog.snapshot.v1.OverlayValue.resource:type_name -> meshlog.snapshot.v1.Resource
-	18, // 24: meshlog.snapshot.v1.FoldRow.meta:type_name -> meshlog.snapshot.v1.FoldMeta
-	19, // 25: meshlog.snapshot.v1.FoldRow.key:type_name -> meshlog.snapshot.v1.FoldKey
-	20, // 26: meshlog.snapshot.v1.FoldRow.shard:type_name -> meshlog.snapshot.v1.FoldShard
-	21, // 27: meshlog.snapshot.v1.FoldRow.staged:type_name -> meshlog.snapshot.v1.FoldStaged
-	22, // 28: meshlog.snapshot.v1.FoldRow.overlay:type_name -> meshlog.snapshot.v1.FoldOverlay
-	1,  // 29: meshlog.snapshot.v1.FoldMeta.position:type_name -> meshlog.snapshot.v1.Version
-	1,  // 30: meshlog.snapshot.v1.FoldMeta.segment_head:type_name -> meshlog.snapshot.v1.Version
-	23, // 31: meshlog.snapshot.v1.FoldMeta.record_time:type_name -> google.protobuf.Timestamp
-	12, // 32: meshlog.snapshot.v1.FoldKey.offered:type_name -> meshlog.snapshot.v1.Value
-	12, // 33: meshlog.snapshot.v1.FoldKey.good:type_name -> meshlog.snapshot.v1.Value
-	6,  // 34: meshlog.snapshot.v1.FoldKey.diagnostics:type_name -> meshlog.snapshot.v1.Diagnostic
-	13, // 35: meshlog.snapshot.v1.FoldOverlay.overlay:type_name -> meshlog.snapshot.v1.Overlay
-	36, // [36:36] is the sub-list for method output_type
-	36, // [36:36] is the sub-list for method input_type
-	36, // [36:36] is the sub-list for extension type_name
-	36, // [36:36] is the sub-list for extension extendee
-	0,  // [0:36] is the sub-list for field type_name
+	27, // 17: meshlog.snapshot.v1.Value.payload:type_name -> google.protobuf.Any
+	26, // 18: meshlog.snapshot.v1.Value.create_time:type_name -> google.protobuf.Timestamp
+	16, // 19: meshlog.snapshot.v1.Overlay.values:type_name -> meshlog.snapshot.v1.OverlayValue
+	26, // 20: meshlog.snapshot.v1.Overlay.observed_time:type_name -> google.protobuf.Timestamp
+	15, // 21: meshlog.snapshot.v1.Overlay.scope:type_name -> meshlog.snapshot.v1.Scope
+	14, // 22: meshlog.snapshot.v1.Overlay.proxies:type_name -> meshlog.snapshot.v1.Proxies
+	25, // 23: meshlog.snapshot.v1.Proxies.labels:type_name -> meshlog.snapshot.v1.Proxies.LabelsEntry
+	12, // 24: meshlog.snapshot.v1.OverlayValue.value:type_name -> meshlog.snapshot.v1.Value
+	17, // 25: meshlog.snapshot.v1.OverlayValue.resource:type_name -> meshlog.snapshot.v1.Resource
+	19, // 26: meshlog.snapshot.v1.FoldRow.meta:type_name -> meshlog.snapshot.v1.FoldMeta
+	21, // 27: meshlog.snapshot.v1.FoldRow.key:type_name -> meshlog.snapshot.v1.FoldKey
+	22, // 28: meshlog.snapshot.v1.FoldRow.shard:type_name -> meshlog.snapshot.v1.FoldShard
+	23, // 29: meshlog.snapshot.v1.FoldRow.staged:type_name -> meshlog.snapshot.v1.FoldStaged
+	24, // 30: meshlog.snapshot.v1.FoldRow.overlay:type_name -> meshlog.snapshot.v1.FoldOverlay
+	1,  // 31: meshlog.snapshot.v1.FoldMeta.position:type_name -> meshlog.snapshot.v1.Version
+	1,  // 32: meshlog.snapshot.v1.FoldMeta.segment_head:type_name -> meshlog.snapshot.v1.Version
+	26, // 33: meshlog.snapshot.v1.FoldMeta.record_time:type_name -> google.protobuf.Timestamp
+	20, // 34: meshlog.snapshot.v1.FoldMeta.signed:type_name -> meshlog.snapshot.v1.FoldSigned
+	12, // 35: meshlog.snapshot.v1.FoldKey.offered:type_name -> meshlog.snapshot.v1.Value
+	12, // 36: meshlog.snapshot.v1.FoldKey.good:type_name -> meshlog.snapshot.v1.Value
+	6,  // 37: meshlog.snapshot.v1.FoldKey.diagnostics:type_name -> meshlog.snapshot.v1.Diagnostic
+	13, // 38: meshlog.snapshot.v1.FoldOverlay.overlay:type_name -> meshlog.snapshot.v1.Overlay
+	39, // [39:39] is the sub-list for method output_type
+	39, // [39:39] is the sub-list for method input_type
+	39, // [39:39] is the sub-list for extension type_name
+	39, // [39:39] is the sub-list for extension extendee
+	0,  // [0:39] is the sub-list for field type_name
 }
 
 func init() { file_meshlog_snapshot_v1_snapshot_proto_init() }
@@ -2164,7 +2395,7 @@ func file_meshlog_snapshot_v1_snapshot_proto_init() {
 	if File_meshlog_snapshot_v1_snapshot_proto != nil {
 		return
 	}
-	file_meshlog_snapshot_v1_snapshot_proto_msgTypes[16].OneofWrappers = []any{
+	file_meshlog_snapshot_v1_snapshot_proto_msgTypes[17].OneofWrappers = []any{
 		(*FoldRow_Meta)(nil),
 		(*FoldRow_Key)(nil),
 		(*FoldRow_Shard)(nil),
@@ -2177,7 +2408,7 @@ func file_meshlog_snapshot_v1_snapshot_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_meshlog_snapshot_v1_snapshot_proto_rawDesc), len(file_meshlog_snapshot_v1_snapshot_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   22,
+			NumMessages:   25,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

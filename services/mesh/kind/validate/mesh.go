@@ -162,6 +162,22 @@ func (c *checker) mcpSink(at *fieldPath, s *configv1.McpSink) {
 	}
 }
 
+// operators checks who may act on the mesh.
+func (c *checker) operators(all []*configv1.Operator) {
+	names, keys := map[string]bool{}, map[string]bool{}
+	for i, o := range all {
+		at := root.field("operators").item(i)
+		c.errorIf(o.GetName() == "", at.field("name"), "write the name that is shown for what the operator does", isEmpty)
+		c.errorIf(!first(names, o.GetName()), at.field("name"), "name each operator once, with all keys", isTwice, o.GetName())
+		c.errorIf(len(o.GetKeys()) == 0, at.field("keys"), "make a key with `meshlog bus-auth --operator`", isEmpty)
+		for j, text := range o.GetKeys() {
+			_, ok := permit.ParseKey(text)
+			c.errorIf(!ok, at.field("keys").item(j), "copy the public key that `meshlog bus-auth --operator` prints", "%q is not the public key of an operator", text)
+			c.errorIf(!first(keys, text), at.field("keys").item(j), "give each operator keys of their own", isTwice, text)
+		}
+	}
+}
+
 // MCPKinds returns warnings about the kinds of mcp.sinks in a MeshPolicy that no client gets.
 func MCPKinds(p *configv1.MeshPolicy, known func(glob string) bool) []problem.Diagnostic {
 	c := checker{}
@@ -205,6 +221,7 @@ func MeshPolicy(m proto.Message) []problem.Diagnostic {
 	for i, s := range p.GetMcp().GetSinks() {
 		c.mcpSink(root.field("mcp.sinks").item(i), s)
 	}
+	c.operators(p.GetOperators())
 	if n := p.GetGuard().GetMaxLossPercent(); n > 100 {
 		c.errorf(root.field("guard.maxLossPercent"), "use 1 to 100; 0 means the default of 30", "%d is more than 100 percent", n)
 	}

@@ -8,6 +8,8 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	registryv1 "meshlog.dev/proto/meshlog/registry/v1"
+	"meshlog.dev/services/mesh/grant"
+	"meshlog.dev/services/mesh/problem"
 )
 
 // TraceAnnotation names the trace of an object's change, as a W3C traceparent: a
@@ -54,4 +56,13 @@ func FromObject(object []byte) (proto.Message, error) {
 	}
 	out.Json = bytes.TrimSuffix(b.Bytes(), []byte("\n"))
 	return out, nil
+}
+
+// ReferenceGrant refuses a ReferenceGrant that cannot be read, or that permits nothing.
+func ReferenceGrant(m proto.Message) []problem.Diagnostic {
+	c := checker{}
+	if _, err := grant.Read(m.(*registryv1.Object)); err != nil {
+		c.errorf(&fieldPath{name: "spec"}, "write from with kind and namespace, and to with kind", "%v", err)
+	}
+	return c.result()
 }

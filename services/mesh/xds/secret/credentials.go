@@ -1,12 +1,18 @@
 package secret
 
-import networking "istio.io/api/networking/v1alpha3"
+import (
+	networking "istio.io/api/networking/v1alpha3"
+
+	"meshlog.dev/proto/ident"
+	"meshlog.dev/services/mesh/index"
+)
 
 // Credential is a Secret that a server of a Gateway names for its certificate.
 type Credential struct {
 	Namespace, Name string
-	// Usable is false if the Gateway names no Secret of its own namespace. Then Namespace
-	// is that of the Gateway, Name is the text in the Gateway, and no proxy is sent a Secret.
+	// Usable is false if the Gateway may not use it: it is not of the Gateway's namespace,
+	// and no ReferenceGrant permits it. Then Namespace is that of the Gateway, Name is the
+	// text in the Gateway, and no proxy is sent a Secret.
 	Usable bool
 }
 
@@ -20,7 +26,7 @@ func (c Credential) String() string {
 
 // Credentials returns the Secrets that a server of a Gateway in a namespace names for its
 // certificates, as OfServer finds them.
-func Credentials(namespace string, tls *networking.ServerTLSSettings) (all []Credential) {
+func Credentials(r *index.Reader, namespace string, tls *networking.ServerTLSSettings) (all []Credential) {
 	if tls.GetMode() == networking.ServerTLSSettings_ISTIO_MUTUAL {
 		return nil
 	}
@@ -29,7 +35,8 @@ func Credentials(namespace string, tls *networking.ServerTLSSettings) (all []Cre
 		if asked == Mesh {
 			continue
 		}
-		if p := placeOf(asked, namespace); p.kind == secretPair {
+		gateways := []user{{key: ident.Key{Kind: "Gateway", Namespace: namespace}}}
+		if p := placeOf(asked, namespace); p.kind == secretPair && len(readableBy(r, p, namespace, gateways)) > 0 {
 			all = append(all, Credential{p.namespace, p.name, true})
 		} else {
 			all = append(all, Credential{namespace, name, false})

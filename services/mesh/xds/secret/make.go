@@ -31,13 +31,16 @@ type absent struct{ reason, advice string }
 
 func (s stored) Make(r *index.Reader) ([]piece.Piece, []problem.Diagnostic) {
 	p := placeOf(s.name, s.namespace)
+	users := usersOf(s.users)
 	one := piece.Piece{Name: s.name}
 	var why *absent
-	switch p.kind {
-	case secretPair:
+	switch readable := readableBy(r, p, s.namespace, users); {
+	case len(readable) == 0: // it looks at no object: whether there is one is not told
+		why = refused(p, users)
+	case p.kind == secretPair:
 		one.Message, one.Key, why = makePair(r, p)
-	case secretCAs:
-		one.Message, why = makeCAs(r, p)
+	case p.kind == secretCAs:
+		one.Message, why = makeCAs(r, p, readable)
 	default:
 		one.Message, why = makeConfigMap(r, p)
 	}
@@ -47,7 +50,7 @@ func (s stored) Make(r *index.Reader) ([]piece.Piece, []problem.Diagnostic) {
 		return []piece.Piece{one}, nil
 	}
 	var ds []problem.Diagnostic
-	for _, u := range usersOf(s.users) {
+	for _, u := range users {
 		ds = append(ds, u.problem(why.reason, why.advice))
 	}
 	return nil, ds
@@ -87,16 +90,17 @@ func makePair(r *index.Reader, p place) (*tlsv3.Secret, *piece.Key, *absent) {
 	return &tlsv3.Secret{Type: &tlsv3.Secret_TlsCertificate{TlsCertificate: pair}}, &piece.Key{Object: key, Field: field, Sum: string(sum)}, nil
 }
 
-// makeCAs makes the CAs of a Secret: of the one for CAs, else of the one with the
-// certificate, as in Istio.
-func makeCAs(r *index.Reader, p place) (*tlsv3.Secret, *absent) {
-	ref, _ := r.Secret(p.namespace, p.name+caSuffix)
-	at := place{namespace: p.namespace, name: p.name + caSuffix}
-	if ref == nil {
-		if ref, _ = r.Secret(p.namespace, p.name); ref == nil {
-			return nil, missing(p)
+// makeCAs makes the CAs of a Secret: of the first of the readable ones.
+func makeCAs(r *index.Reader, p place, readable []string) (*tlsv3.Secret, *absent) {
+	var ref *registryv1.SecretReference
+	at := p
+	for _, at.name = range readable {
+		if ref, _ = r.Secret(p.namespace, at.name); ref != nil {
+			break
 		}
-		at = p
+	}
+	if ref == nil {
+		return nil, missing(p)
 	}
 	v := credential.Judge(ref)
 	switch {
@@ -217,7 +221,7 @@ func (a algorithms) Make(r *index.Reader) (_ []piece.Piece, ds []problem.Diagnos
 	has := map[string]place{}
 	for name := range strings.SplitSeq(a.names, "\n") {
 		p := placeOf(name, a.namespace)
-		if p.kind != secretPair {
+		if p.kind != secretPair || len(readableBy(r, p, a.namespace, usersOf(a.users))) == 0 {
 			continue
 		}
 		ref, _ := r.Secret(p.namespace, p.name)

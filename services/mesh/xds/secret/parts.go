@@ -20,7 +20,8 @@ import (
 // Parts returns a part for each secret that clients of a class may ask for: those that
 // the Gateways of a router name, and those that the DestinationRules of a router name,
 // or of a sidecar if they select workloads (SDS-4). All are credentials of the client's
-// own namespace, because any client can say that it has the labels that a Gateway selects.
+// own namespace, because any client can say that it has the labels that a Gateway selects,
+// or such that a ReferenceGrant permits that namespace.
 // A client that has shown no identity of the mesh gets no credential. It gets the names of
 // files, which it reads on its own machine, and the CAs of the mesh.
 func Parts(r *index.Reader, class index.SDSClass) []piece.Part {
@@ -44,8 +45,8 @@ func Parts(r *index.Reader, class index.SDSClass) []piece.Part {
 	delete(c.users, Roots)
 	for _, name := range slices.Sorted(maps.Keys(c.users)) {
 		if p := placeOf(name, class.Namespace); p.ofObject() {
-			if p.namespace == class.Namespace {
-				parts = append(parts, stored{name, class.Namespace, lines(c.users[name])})
+			if users := c.usersOf(p, name); len(users) > 0 {
+				parts = append(parts, stored{name, class.Namespace, lines(users)})
 			}
 		} else if p.kind != elsewhere {
 			parts = append(parts, files{name})
@@ -76,6 +77,15 @@ func ofProxy(c proxy.Certificates) []piece.Part {
 type user struct {
 	key          ident.Key
 	field, hosts string
+}
+
+// usersOf returns the users of a secret of an object. A name with a namespace counts only
+// in objects of the client's own: those of others may name what the client must not have.
+func (c *collector) usersOf(p place, name string) []user {
+	if !p.absolute {
+		return c.users[name]
+	}
+	return slices.DeleteFunc(slices.Clone(c.users[name]), func(u user) bool { return u.key.Namespace != c.namespace })
 }
 
 type collector struct {
@@ -203,8 +213,8 @@ func ForClient(client index.Client, rule *networking.DestinationRule) bool {
 func (c *collector) add(u user, name string) {
 	if name == Invalid {
 		c.others = append(c.others, piece.Problem(u.problem(
-			"it names no credential of namespace "+u.key.Namespace+"; ReferenceGrant, which would allow one of another namespace, has no effect yet",
-			"put the credential into this namespace, and write its name",
+			"it names no credential of namespace "+u.key.Namespace,
+			"put the credential into this namespace, and write its name; or write "+objectScheme+"NAMESPACE/NAME, and let a ReferenceGrant of that namespace permit it",
 		)))
 		return
 	}

@@ -16,8 +16,10 @@
 //	ROOTCA:DOMAIN,DOMAIN                 the CAs of these trust domains, each for its own names only
 //	invalid://                           nothing: it is never answered
 //
-// A client has credentials of its own namespace only, whatever Gateways select it: anybody
-// can give a pod the labels that a Gateway selects.
+// A client has credentials of its own namespace, whatever Gateways select it: anybody can
+// give a pod the labels that a Gateway selects. It has one of another namespace if a
+// ReferenceGrant there permits Gateways or DestinationRules of the client's namespace to
+// name it, and one of them does by a name with a scheme: kubernetes-gateway://, configmap://.
 //
 // It is pure.
 package secret
@@ -220,7 +222,7 @@ func authorities(namespace, credential string) string {
 		return Roots
 	}
 	if name, ok := strings.CutPrefix(credential, configMapScheme); ok {
-		if ns, rest, ok := strings.Cut(strings.TrimSuffix(name, caSuffix), "/"); ok && ns == namespace && isName(rest) {
+		if ns, rest, ok := strings.Cut(strings.TrimSuffix(name, caSuffix), "/"); ok && isName(ns) && isName(rest) {
 			return configMapScheme + ns + "/" + rest
 		}
 		return Invalid
@@ -233,17 +235,15 @@ func authorities(namespace, credential string) string {
 }
 
 // object returns the name of a Secret that is named by its name, by its namespace and
-// name, or by a name of SDS. One of another namespace than that of the object that names
-// it is none.
+// name, or by a name of SDS. Only with kubernetes-gateway:// it may be of another namespace
+// than the object that names it, as in Istio: ReferenceGrants decide about those.
 func object(namespace, name string) (string, bool) {
-	for _, scheme := range []string{objectScheme, besideScheme} {
-		if rest, ok := strings.CutPrefix(name, scheme); ok {
-			name = rest
-			break
-		}
+	name, granted := strings.CutPrefix(name, objectScheme)
+	if !granted {
+		name = strings.TrimPrefix(name, besideScheme)
 	}
 	if ns, rest, ok := strings.Cut(name, "/"); ok {
-		return objectScheme + name, ns == namespace && isName(rest)
+		return objectScheme + name, (ns == namespace || granted && isName(ns)) && isName(rest)
 	}
 	return besideScheme + name, isName(name)
 }
@@ -276,6 +276,7 @@ func InFiles(name string) bool {
 type place struct {
 	kind            kind
 	namespace, name string // of the object
+	absolute        bool   // the name has the namespace
 	first, second   string // certificate and key, or CAs and CRL, of files
 }
 
@@ -295,21 +296,23 @@ const (
 func placeOf(name, namespace string) place {
 	name = strings.TrimPrefix(name, demandScheme)
 	rest, of := strings.CutPrefix(name, besideScheme)
-	object := rest
+	p := place{namespace: namespace, name: rest}
 	if !of {
 		if rest, of = strings.CutPrefix(name, objectScheme); of {
-			namespace, object, _ = strings.Cut(rest, "/")
+			p.absolute = true
+			p.namespace, p.name, _ = strings.Cut(rest, "/")
 		}
 	}
 	if of {
-		if stripped, ok := strings.CutSuffix(object, caSuffix); ok {
-			return place{kind: secretCAs, namespace: namespace, name: stripped}
+		p.kind = secretPair
+		if stripped, ok := strings.CutSuffix(p.name, caSuffix); ok {
+			p.kind, p.name = secretCAs, stripped
 		}
-		return place{kind: secretPair, namespace: namespace, name: object}
+		return p
 	}
 	if rest, ok := strings.CutPrefix(name, configMapScheme); ok {
 		namespace, object, _ := strings.Cut(rest, "/")
-		return place{kind: configMapCAs, namespace: namespace, name: object}
+		return place{kind: configMapCAs, namespace: namespace, name: object, absolute: true}
 	}
 	if rest, ok := strings.CutPrefix(name, certScheme); ok {
 		certificate, key, _ := strings.Cut(rest, "~")
@@ -331,10 +334,7 @@ func (p place) ofObject() bool {
 }
 
 func (p place) String() string {
-	if p.kind == configMapCAs {
-		return "ConfigMap " + p.namespace + "/" + p.name
-	}
-	return "Secret " + p.namespace + "/" + p.name
+	return p.objectKind() + " " + p.namespace + "/" + p.name
 }
 
 func text(s string) *corev3.DataSource {

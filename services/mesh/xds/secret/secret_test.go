@@ -172,7 +172,7 @@ func TestAbsent(t *testing.T) {
 		"empty -cacert":     {`{mode: MUTUAL, credentialName: shop}`, []meshtest.Change{object(t, "edge", "shop", map[string][]byte{"tls.crt": cert, "tls.key": key, "ca.crt": cert}, revealing), object(t, "edge", "shop-cacert", both, revealing)}, "Secret edge/shop-cacert has no CA certificates"},
 		"no ConfigMap":      {`{mode: MUTUAL, serverCertificate: /c, privateKey: /k, caCertCredentialName: "configmap://edge/cas"}`, nil, "there is no ConfigMap edge/cas"},
 		"no field":          {`{mode: MUTUAL, serverCertificate: /c, privateKey: /k, caCertCredentialName: "configmap://edge/cas"}`, []meshtest.Change{meshtest.Object("ConfigMap", "edge", "cas", &registryv1.Object{Json: []byte(`{"data": {}}`)})}, "ConfigMap edge/cas has no CA certificates"},
-		"another namespace": {`{mode: SIMPLE, credentialName: other/shop}`, []meshtest.Change{object(t, "other", "shop", both, revealing)}, "ReferenceGrant"},
+		"another namespace": {`{mode: SIMPLE, credentialName: other/shop}`, []meshtest.Change{object(t, "other", "shop", both, revealing)}, "it names no credential of namespace edge"},
 		"name of CAs":       {`{mode: SIMPLE, credentialName: shop-cacert}`, nil, "no credential of namespace edge"},
 		"no TrustBundle":    {`{mode: ISTIO_MUTUAL}`, nil, "there is no TrustBundle of the trust domain cluster.local"},
 		"one algorithm":     {`{mode: SIMPLE, credentialNames: [shop, two]}`, []meshtest.Change{object(t, "edge", "shop", both, revealing), object(t, "edge", "two", map[string][]byte{"tls.crt": other, "tls.key": otherKey}, revealing)}, "both have keys for ECDSA"},
@@ -243,19 +243,22 @@ spec:
 	}
 }
 
-// Names of SDS that users write mean the same as names of Secrets, and nothing of
-// another namespace (SDS-3).
+// Names of SDS that users write mean the same as names of Secrets. Of another namespace
+// only those with the schemes that say so mean something (SDS-3).
 func TestNames(t *testing.T) {
 	for credentialName, want := range map[string]secret.Names{
 		"a":                          {Pairs: []string{"kubernetes://a"}, CA: "kubernetes://a-cacert"},
 		"ns/a":                       {Pairs: []string{"kubernetes-gateway://ns/a"}, CA: "kubernetes-gateway://ns/a-cacert"},
 		"kubernetes://a":             {Pairs: []string{"kubernetes://a"}, CA: "kubernetes://a-cacert"},
 		"kubernetes-gateway://ns/a":  {Pairs: []string{"kubernetes-gateway://ns/a"}, CA: "kubernetes-gateway://ns/a-cacert"},
-		"kubernetes-gateway://two/a": {Pairs: []string{secret.Invalid}, CA: secret.Invalid},
+		"two/a":                      {Pairs: []string{secret.Invalid}, CA: secret.Invalid},
+		"kubernetes://two/a":         {Pairs: []string{secret.Invalid}, CA: secret.Invalid},
+		"kubernetes-gateway://two/a": {Pairs: []string{"kubernetes-gateway://two/a"}, CA: "kubernetes-gateway://two/a-cacert"},
+		"kubernetes-gateway:///a":    {Pairs: []string{secret.Invalid}, CA: secret.Invalid},
 		"builtin://":                 {Pairs: []string{secret.Mesh}, CA: secret.Roots},
 		"configmap://ns/a":           {Pairs: []string{secret.Invalid}, CA: "configmap://ns/a"},
 		"configmap://a":              {Pairs: []string{secret.Invalid}, CA: secret.Invalid},
-		"configmap://two/a":          {Pairs: []string{secret.Invalid}, CA: secret.Invalid},
+		"configmap://two/a":          {Pairs: []string{secret.Invalid}, CA: "configmap://two/a"},
 		"a/b/c":                      {Pairs: []string{secret.Invalid}, CA: secret.Invalid},
 		"file-cert:/a~/b":            {Pairs: []string{secret.Invalid}, CA: secret.Invalid},
 		"a-cacert":                   {Pairs: []string{secret.Invalid}, CA: "kubernetes://a-cacert"},
