@@ -20,19 +20,7 @@ var versionLink = regexp.MustCompile(`href="/version\?at=([0-9.]+)"`)
 func TestPages(t *testing.T) {
 	m := start(t)
 	const app = "sidecar~10.0.0.9~app.demo~demo.svc.cluster.local"
-	timeline := m.until("/timeline", "new.yaml")
-	versions := versionLink.FindAllStringSubmatch(timeline, -1)
-	if len(versions) < 4 {
-		t.Fatalf("the timeline has %d versions:\n%s", len(versions), timeline)
-	}
-	first := versions[len(versions)-1][1]
-	var shifted string // the version with the new weights
-	for _, row := range strings.Split(timeline, "<tr") {
-		if v := versionLink.FindStringSubmatch(row); v != nil && strings.Contains(row, "routes.yaml") {
-			shifted = v[1]
-			break
-		}
-	}
+	first, shifted := m.first, m.shifted
 	for name, c := range map[string]struct {
 		path   string
 		status int
@@ -40,8 +28,9 @@ func TestPages(t *testing.T) {
 		absent []string
 	}{
 		"overview":  {"/", 200, []string{"Needs attention", "up leads", "the guard holds back", `sse-connect="/events"`}, []string{"You look at the past"}},
-		"timeline":  {"/timeline", 200, []string{"Versions over time", "VirtualService demo/shop", "routes.yaml:1", "1 of 2"}, nil},
-		"filtered":  {"/timeline?kind=VirtualService", 200, []string{"VirtualService demo/shop"}, []string{"new.yaml"}},
+		"timeline":  {"/timeline", 200, []string{"Versions over time", `sse-connect="/events"`}, nil},
+		"by name":   {"/timeline?name=new", 200, []string{"new.yaml:1"}, nil},
+		"filtered":  {"/timeline?kind=VirtualService", 200, []string{"VirtualService demo/shop", "routes.yaml:1"}, []string{"new.yaml"}},
 		"by actor":  {"/timeline?actor=nobody", 200, []string{"No version matches"}, nil},
 		"version":   {address("/version", "at", shifted), 200, []string{"spec.http[0].route[0].weight: 90 -&gt; 50", "routes.yaml:1", "You look at the past"}, []string{"sse-connect"}},
 		"xds diff":  {address("/version", "at", shifted, "proxy", app), 200, []string{"RouteConfiguration 80", "weight"}, nil},
