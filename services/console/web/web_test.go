@@ -169,7 +169,7 @@ func TestLogin(t *testing.T) {
 		t.Fatal(err)
 	}
 	h := s.Handler()
-	send := func(method, target, form string, cookies ...*http.Cookie) *http.Response {
+	send := func(method, target, form string, cookies ...*http.Cookie) (*httptest.ResponseRecorder, []*http.Cookie) {
 		r := httptest.NewRequest(method, target, strings.NewReader(form))
 		r.RemoteAddr, r.Host = "192.0.2.7:1", "mesh.example"
 		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
@@ -178,25 +178,26 @@ func TestLogin(t *testing.T) {
 		}
 		w := httptest.NewRecorder()
 		h.ServeHTTP(w, r)
-		return w.Result()
+		r := w.Result()
+		defer r.Body.Close()
+		return w, r.Cookies()
 	}
-	if r := send("POST", "/login", "token=open&to=/fleet"); r.StatusCode != 401 || len(r.Cookies()) != 0 {
-		t.Errorf("a wrong token: status %d, cookies %v", r.StatusCode, r.Cookies())
+	if r, c := send("POST", "/login", "token=open&to=/fleet"); r.Code != 401 || len(c) != 0 {
+		t.Errorf("a wrong token: status %d, cookies %v", r.Code, c)
 	}
 	for to, want := range map[string]string{
 		"/fleet?at=1.2": "/fleet?at=1.2", "//evil.example/": "/", "https://evil.example/": "/", "/\\evil.example": "/", "javascript:alert(1)": "/", "": "/",
 	} {
 		form := "token=open+sesame&to=" + strings.NewReplacer("?", "%3F", "=", "%3D", "\\", "%5C").Replace(to)
-		r := send("POST", "/login", form)
-		if got := r.Header.Get("Location"); r.StatusCode != 303 || got != want {
-			t.Errorf("to %q: status %d, location %q, want %q", to, r.StatusCode, got, want)
+		r, c := send("POST", "/login", form)
+		if got := r.Header().Get("Location"); r.Code != 303 || got != want {
+			t.Errorf("to %q: status %d, location %q, want %q", to, r.Code, got, want)
 		}
-		c := r.Cookies()
 		if len(c) != 1 || !c[0].HttpOnly || c[0].SameSite != http.SameSiteLaxMode {
 			t.Fatalf("the cookie is %v", c)
 		}
-		if r := send("GET", "/", "", c[0]); r.StatusCode != 503 { // no mesh is open
-			t.Errorf("with the session: status %d", r.StatusCode)
+		if r, _ := send("GET", "/", "", c[0]); r.Code != 503 { // no mesh is open
+			t.Errorf("with the session: status %d", r.Code)
 		}
 	}
 }
