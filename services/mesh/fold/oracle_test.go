@@ -451,8 +451,12 @@ func (o *oracle) segment(seq uint64, g *events.Segment, rows iter.Seq2[string, [
 				}
 			}
 		}
-		o.good = was
-		o.before = o.served()
+		published := newOracle(o.judge)
+		published.good = was
+		for id, over := range base.overlays {
+			published.over[id], published.kinds[id] = over.everything(), over.Kind
+		}
+		o.before = published.served()
 	}
 	o.good = map[ident.Key]*value{}
 	for k, v := range o.offered {

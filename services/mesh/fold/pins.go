@@ -86,12 +86,7 @@ func (s *step) rebase(base *state) {
 	}
 	s.before = map[ident.Key]*ident.Value{}
 	note := func(k ident.Key) {
-		if !s.judge.Stages(k.Kind) {
-			return
-		}
-		if len(s.over[k]) > 0 {
-			s.before[k] = s.served(k)
-		} else {
+		if s.judge.Stages(k.Kind) {
 			s.before[k] = base.served(k)
 		}
 	}
@@ -101,9 +96,9 @@ func (s *step) rebase(base *state) {
 				note(k)
 			}
 		}
-	}
-	for k := range s.over {
-		note(k)
+		for k := range of.over {
+			note(k)
+		}
 	}
 }
 

@@ -177,8 +177,8 @@ func (f *Fold) EpochBase(head ident.Position, content iter.Seq2[string, []byte])
 }
 
 // BuildBase returns the base with which another build takes over within an
-// epoch: the values of the published head's content as last good values, and its pins,
-// sorted by key.
+// epoch: the values of the published head's content as last good values and, if there
+// are pins, its overlays, sorted by key.
 func BuildBase(content iter.Seq2[string, []byte]) (iter.Seq2[string, []byte], error) {
 	published, err := parseContent(content)
 	if err != nil {
@@ -191,7 +191,10 @@ func BuildBase(content iter.Seq2[string, []byte]) (iter.Seq2[string, []byte], er
 			rows[keyRow(e.row)] = clean.bytes
 		}
 	}
-	for id := range published.pins {
+	for id := range published.overlays {
+		if len(published.pins) == 0 {
+			break // nothing else is read of them
+		}
 		rows[overlayRow(id)] = func() []byte { return published.overlayBytes(id) }
 	}
 	return rows.sorted(), nil

@@ -147,7 +147,8 @@ func TestRemoveSource(t *testing.T) {
 		}
 	}
 
-	r := &removal{Sources: openSources(t, m), shard: old}
+	read := openSources(t, m)
+	r := &removal{Sources: read, log: read.Log, shard: old}
 	if err := r.check(t.Context(), time.Now().Add(removedAfter)); err != nil {
 		t.Fatal(err)
 	}

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"encoding/json"
+	"fmt"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -21,21 +22,41 @@ spec:
   endpoints: [{address: 10.0.0.7}]
 `
 
-// TestOperatorsSign names an operator in the MeshPolicy. What they append is shown with their
-// name; what an attacker appends with the same credentials of the bus changes nothing.
-func TestOperatorsSign(t *testing.T) {
-	keys := t.TempDir()
-	var auth struct {
-		Operators []struct{ Name, Key, File string }
+type operator struct{ Name, Key, File string }
+
+// operatorsOf makes keys of operators.
+func operatorsOf(t *testing.T, names ...string) []operator {
+	t.Helper()
+	args := []string{"bus-auth", t.TempDir(), "--watcher", "file/default", "-o", "json"}
+	for _, n := range names {
+		args = append(args, "--operator", n)
 	}
-	out, _, err := meshlogAt(t, "bus-auth", keys, "--watcher", "file/default", "--operator", "alice", "--operator", "eve", "-o", "json")
+	out, _, err := meshlogAt(t, args...)
 	if err != nil {
 		t.Fatal(err)
 	}
+	var auth struct{ Operators []operator }
 	if err := json.Unmarshal([]byte(out), &auth); err != nil {
 		t.Fatal(err)
 	}
-	alice, eve := []string{"--operator-key", auth.Operators[0].File}, []string{"--operator-key", auth.Operators[1].File}
+	return auth.Operators
+}
+
+// policyWith returns a MeshPolicy with an operator.
+func policyWith(o operator) string {
+	return fmt.Sprintf(`apiVersion: meshlog.dev/v1
+kind: MeshPolicy
+metadata: {name: default}
+spec:
+  operators: [{name: %s, keys: [%q]}]
+`, o.Name, o.Key)
+}
+
+// TestOperatorsSign names an operator in the MeshPolicy. What they append is shown with their
+// name; what an attacker appends with the same credentials of the bus changes nothing.
+func TestOperatorsSign(t *testing.T) {
+	operators := operatorsOf(t, "alice", "eve")
+	alice, eve := []string{"--operator-key", operators[0].File}, []string{"--operator-key", operators[1].File}
 
 	m := start(t, map[string]string{"a.yaml": strings.ReplaceAll(signedService, "pay", "shop")})
 	file := filepath.Join(t.TempDir(), "pay.yaml")
@@ -43,12 +64,7 @@ func TestOperatorsSign(t *testing.T) {
 	if out, _, _ := m.meshlog(t, nil, "status"); !strings.Contains(out, "counts without a signature") {
 		t.Errorf("status does not warn of a mesh without operators:\n%s", out)
 	}
-	operatetest.WriteFiles(t, m.Config, map[string]string{"policy.yaml": `apiVersion: meshlog.dev/v1
-kind: MeshPolicy
-metadata: {name: default}
-spec:
-  operators: [{name: alice, keys: ["` + auth.Operators[0].Key + `"]}]
-`})
+	operatetest.WriteFiles(t, m.Config, map[string]string{"policy.yaml": policyWith(operators[0])})
 	m.Events.Wait(t, "serving", "version")
 	if out, _, _ := m.meshlog(t, nil, "status"); !strings.Contains(out, "1, who sign") {
 		t.Errorf("status does not show the operator:\n%s", out)

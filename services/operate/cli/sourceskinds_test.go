@@ -124,10 +124,11 @@ func anObject(t *testing.T, kindName, name string, m proto.Message) watcher.Obje
 
 // `meshlog sources` shows the frozen kinds of a source. They can be removed while the
 // watcher runs, and the watcher continues at once. Kinds that the watcher reads cannot
-// be removed.
+// be removed. An operator signs the removal.
 func TestRemoveKind(t *testing.T) {
 	t.Parallel()
-	m := start(t, map[string]string{"shop.yaml": cluster("shop")})
+	ann := operatorsOf(t, "ann")[0]
+	m := start(t, map[string]string{"shop.yaml": cluster("shop"), "policy.yaml": policyWith(ann)})
 	shard := ident.Shard{Source: "kubernetes", Instance: "c1"}
 	policies := watcher.Listing{Objects: []watcher.Object{anObject(t, "MeshPolicy", "p", &configv1.MeshPolicy{})}}
 	all := policies
@@ -176,7 +177,7 @@ func TestRemoveKind(t *testing.T) {
 	if m.must(t, &v, "sources", "remove", shard.String(), "--kind", "PeerAuthentication"); v.Removed || len(v.Objects) != 6 || v.Unserved != 0 {
 		t.Errorf("preview of the removal: %+v", v)
 	}
-	if m.must(t, &v, "sources", "remove", shard.String(), "--kind", "PeerAuthentication", "--yes"); !v.Removed || len(v.Approved) != 1 {
+	if m.must(t, &v, "sources", "remove", shard.String(), "--kind", "PeerAuthentication", "--yes", "--operator-key", ann.File); !v.Removed || len(v.Approved) != 1 {
 		t.Errorf("after the removal: %+v, want a hold that was approved", v)
 	}
 	c.follows(t, second)

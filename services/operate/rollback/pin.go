@@ -34,7 +34,7 @@ with the endpoints that it had then.
 
 ` + command.MomentForms,
 		Example: `  meshlog pin --data data/ latest --proxies namespace=shop,app=cart --reason "sale until Monday"
-  meshlog pin --data data/ latest~1 --proxies sidecar~10.0.0.7~cart-0.shop~shop.svc.cluster.local --reason "compare"`,
+  meshlog pin --data data/ latest~1 --proxies cluster=cart --reason "compare"`,
 	}
 	p := &pin{act: &act{}}
 	proxies := cmd.Flags().String("proxies", "", "the proxies: a `selector` such as namespace=shop,app=cart (required)")
