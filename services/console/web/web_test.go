@@ -178,9 +178,9 @@ func TestLogin(t *testing.T) {
 		}
 		w := httptest.NewRecorder()
 		h.ServeHTTP(w, r)
-		r := w.Result()
-		defer r.Body.Close()
-		return w, r.Cookies()
+		result := w.Result()
+		defer result.Body.Close()
+		return w, result.Cookies()
 	}
 	if r, c := send("POST", "/login", "token=open&to=/fleet"); r.Code != 401 || len(c) != 0 {
 		t.Errorf("a wrong token: status %d, cookies %v", r.Code, c)
