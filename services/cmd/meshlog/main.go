@@ -24,6 +24,7 @@ func command() *cobra.Command {
 
 func upCommand() *cobra.Command {
 	s := up.DefaultSettings()
+	s.Console = console.DefaultSettings()
 	return process.Command(process.Spec{
 		Use: "up", Path: "meshlog up", Short: "Run a whole mesh in this process", Settings: s,
 		Long: `Run a whole mesh in this process: a bus, a builder, a frontend, and a watcher for

@@ -105,9 +105,14 @@ func (m *Mesh) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	ticks := make(chan error, 1)
-	go func() { ticks <- fleet.Ticks(ctx, m.tick) }()
-	defer func() { <-ticks }()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		if err := fleet.Ticks(ctx, m.tick); err != nil && ctx.Err() == nil {
+			m.log.Warn("the console hears of no new versions, and looks at intervals", "error", err)
+		}
+	}()
+	defer func() { <-ended }()
 	for {
 		m.look(ctx)
 		pause := time.NewTimer(askEvery)

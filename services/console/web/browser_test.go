@@ -13,9 +13,11 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/chromedp/cdproto/cdp"
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/cdproto/log"
 	"github.com/chromedp/cdproto/runtime"
@@ -33,7 +35,28 @@ type browser struct {
 	*testing.T
 	ctx  context.Context
 	base string
-	said []string // errors of scripts, and of the security policy
+	said *said
+}
+
+// said has the errors of scripts, and of the security policy.
+type said struct {
+	mu  sync.Mutex
+	all []string
+}
+
+func (s *said) add(text string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.all = append(s.all, text)
+}
+
+// take returns what was said since the last call.
+func (s *said) take() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := s.all
+	s.all = nil
+	return all
 }
 
 func (m *mesh) browser() *browser {
@@ -48,24 +71,35 @@ func (m *mesh) browser() *browser {
 	m.Cleanup(end)
 	ctx, endTab := chromedp.NewContext(ctx)
 	m.Cleanup(endTab)
-	b := &browser{T: m.T, ctx: ctx, base: strings.TrimSuffix(m.Console, "/")}
-	chromedp.ListenTarget(ctx, func(event any) {
+	b := &browser{T: m.T, ctx: ctx, base: m.url, said: &said{}}
+	err = chromedp.Listen(ctx, func(event any) {
 		switch e := event.(type) {
 		case *runtime.EventExceptionThrown:
-			b.said = append(b.said, e.ExceptionDetails.Error())
+			b.said.add(e.ExceptionDetails.Text + " " + e.ExceptionDetails.URL)
 		case *log.EventEntryAdded:
-			if e.Entry.Level == log.LevelError {
-				b.said = append(b.said, e.Entry.Text+" "+e.Entry.URL)
+			if e.Entry.Level == log.EntryLevelError {
+				b.said.add(e.Entry.Text + " " + e.Entry.URL)
 			}
 		}
 	})
-	b.do(log.Enable(), runtime.Enable())
+	if err != nil {
+		m.Fatal(err)
+	}
+	b.do(command(log.Enable, cdp.Empty{}), command(runtime.Enable, cdp.Empty{}))
 	return b
 }
 
-func (b *browser) do(actions ...chromedp.Action) {
+// command is an action that sends a command to the browser.
+func command[P, R any](c cdp.Command[P, R], p P) chromedp.Action[chromedp.Void] {
+	return chromedp.Func(func(ctx context.Context, t *chromedp.Target) error {
+		_, err := cdp.Call(ctx, t, c, p)
+		return err
+	})
+}
+
+func (b *browser) do(actions ...chromedp.Action[chromedp.Void]) {
 	b.Helper()
-	if err := chromedp.Run(b.ctx, actions...); err != nil {
+	if err := chromedp.Do(b.ctx, actions...); err != nil {
 		b.Fatal(err)
 	}
 }
@@ -78,29 +112,31 @@ func (b *browser) open(path string, width int64, dark bool) {
 		scheme = "dark"
 	}
 	b.do(
-		emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}),
-		chromedp.EmulateViewport(width, 900), chromedp.Navigate(b.base+path), chromedp.WaitReady("#main"),
+		command(emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}}),
+		chromedp.EmulateViewport(width, 900), chromedp.Navigate(b.base+path), chromedp.WaitReady(chromedp.CSS("#main")),
 	)
 }
 
 // violations returns what axe-core finds.
 func (b *browser) violations() (all []string) {
 	b.Helper()
-	var found string
-	b.do(
-		chromedp.Evaluate(axe+";0", nil),
-		chromedp.Evaluate(`axe.run().then(r => JSON.stringify(r.violations.map(v => v.id + ": " + v.help + ": " + v.nodes.slice(0, 3).map(n => n.html + " " + n.failureSummary).join(" | "))))`,
-			&found, func(p *runtime.EvaluateParams) *runtime.EvaluateParams { return p.WithAwaitPromise(true) }),
-	)
+	b.do(chromedp.Evaluate[chromedp.Void](axe + ";0"))
+	found, err := chromedp.Run(b.ctx, chromedp.Evaluate[string](`axe.run().then(r => JSON.stringify(r.violations.map(v => v.id + ": " + v.help + ": " + v.nodes.slice(0, 3).map(n => n.html + " " + n.failureSummary).join(" | "))))`, chromedp.EvalAwaitPromise))
+	if err != nil {
+		b.Fatal(err)
+	}
 	if err := json.Unmarshal([]byte(found), &all); err != nil {
 		b.Fatal(err)
 	}
 	return all
 }
 
-func (b *browser) text(expression string) (s string) {
+func (b *browser) text(expression string) string {
 	b.Helper()
-	b.do(chromedp.Evaluate("String("+expression+")", &s))
+	s, err := chromedp.Run(b.ctx, chromedp.Evaluate[string]("String("+expression+")"))
+	if err != nil {
+		b.Fatal(err)
+	}
 	return s
 }
 
@@ -110,11 +146,10 @@ func TestBrowser(t *testing.T) {
 	m := start(t)
 	const app = "sidecar~10.0.0.9~app.demo~demo.svc.cluster.local"
 	b := m.browser()
-	version := versionLink.FindStringSubmatch(m.until("/timeline?kind=VirtualService", "VirtualService demo/shop"))[1]
 	pages := []struct{ name, path string }{
 		{"overview", "/"},
 		{"timeline", "/timeline"},
-		{"version", address("/version", "at", version, "proxy", app)},
+		{"version", address("/version", "at", m.shifted, "proxy", app)},
 		{"objects", "/objects"},
 		{"object", address("/object", "key", "VirtualService/demo/shop")},
 		{"fleet", "/fleet"},
@@ -148,14 +183,20 @@ func TestBrowser(t *testing.T) {
 			if p.name == "overview" {
 				b.picture("phone", false)
 			}
-			if title := b.text("document.title"); strings.Contains(title, "owned") {
+			if b.text("document.title") == "owned" {
 				t.Error("the script of a proxy ran")
 			}
+			said := b.said.take()
+			if p.name == "error" {
+				before := len(said)
+				if said = slices.DeleteFunc(said, func(s string) bool { return strings.Contains(s, "404") }); len(said) == before {
+					t.Error("the browser does not complain about a page that is missing")
+				}
+			}
+			for _, s := range said {
+				t.Errorf("the browser complains: %s", s)
+			}
 		})
-	}
-	said := slices.DeleteFunc(b.said, func(s string) bool { return strings.Contains(s, "404") }) // of the page that is missing
-	if len(said) > 0 {
-		t.Errorf("the browser complains:\n%s", strings.Join(said, "\n"))
 	}
 	t.Run("keyboard", func(t *testing.T) { b := *b; b.T = t; testKeyboard(&b) })
 	t.Run("live", func(t *testing.T) { b := *b; b.T = t; testLive(m, &b) })
@@ -169,8 +210,10 @@ func (b *browser) picture(name string, dark bool) {
 	if want, ok := of[name]; !*screenshots || !ok || want != dark {
 		return
 	}
-	var png []byte
-	b.do(chromedp.CaptureScreenshot(&png))
+	png, err := chromedp.Run(b.ctx, chromedp.CaptureScreenshot())
+	if err != nil {
+		b.Fatal(err)
+	}
 	path := filepath.Join("..", "screenshots", name+".png")
 	if err := os.WriteFile(path, png, 0o600); err != nil {
 		b.Fatal(err)
@@ -194,11 +237,11 @@ func testKeyboard(b *browser) {
 	b.open("/", 1200, false)
 	b.tab(".skip")
 	b.tab(`nav a[href="/timeline"]`)
-	b.do(chromedp.KeyEvent(kb.Enter), chromedp.WaitReady("#kind"))
+	b.do(chromedp.KeyEvent(kb.Enter), chromedp.WaitReady(chromedp.CSS("#kind")))
 	b.tab("#kind")
-	b.do(chromedp.KeyEvent("VirtualService"), chromedp.KeyEvent(kb.Enter), chromedp.WaitReady("table"))
+	b.do(chromedp.KeyEvent("VirtualService"), chromedp.KeyEvent(kb.Enter), chromedp.WaitReady(chromedp.CSS("table")))
 	b.tab("tbody th a")
-	b.do(chromedp.KeyEvent(kb.Enter), chromedp.WaitReady(".change"))
+	b.do(chromedp.KeyEvent(kb.Enter), chromedp.WaitReady(chromedp.CSS(".change")))
 	if text := b.text(`document.querySelector("#main").innerText`); !strings.Contains(text, "spec.http[0].route[0].weight: 90 -> 50") {
 		b.Errorf("the version shows\n%s", text)
 	}
@@ -209,18 +252,18 @@ func testKeyboard(b *browser) {
 		b.Errorf("the focus is not to be seen: its outline is %s", outline)
 	}
 	b.tab("#main .past a, .past a")
-	b.do(chromedp.KeyEvent(kb.Enter), chromedp.WaitNotPresent(".past"))
+	b.do(chromedp.KeyEvent(kb.Enter), chromedp.WaitNotPresent(chromedp.CSS(".past")))
 }
 
 // A page of the present follows the mesh.
 func testLive(m *mesh, b *browser) {
 	b.open("/objects?kind=Resource", 1200, false)
 	m.write("late-one.yaml", cluster("came-later"))
-	b.do(chromedp.WaitReady(`//th[contains(., "came-later")]`, chromedp.BySearch))
+	b.do(chromedp.WaitReady(`//th[contains(., "came-later")]`))
 }
 
 // Everything reads without JavaScript.
 func testWithoutScripts(b *browser) {
-	b.do(emulation.SetScriptExecutionDisabled(true))
-	b.do(chromedp.Navigate(b.base+"/fleet"), chromedp.WaitReady("tbody th a"), chromedp.Click("tbody th a"), chromedp.WaitReady(".facts"))
+	b.do(command(emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: true}))
+	b.do(chromedp.Navigate(b.base+"/fleet"), chromedp.WaitReady(chromedp.CSS("tbody th a")), chromedp.Click(chromedp.CSS("tbody th a")), chromedp.WaitReady(chromedp.CSS(".facts")))
 }

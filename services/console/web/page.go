@@ -30,6 +30,7 @@ type page struct {
 
 	mesh   *watch.Mesh
 	moment command.Moment
+	live   bool // it follows the mesh
 }
 
 // Version is the version that the page shows.
@@ -39,7 +40,7 @@ func (p *page) Version() ident.Position { return p.moment.Version }
 func (p *page) Published() time.Time { return command.Stamp(command.PublishedAt(p.moment.Manifest)) }
 
 // Live reports whether the page follows the present.
-func (p *page) Live() bool { return p.At == "" && p.Mesh != nil && !p.Failed }
+func (p *page) Live() bool { return p.live && p.At == "" && p.Mesh != nil && !p.Failed }
 
 // To returns the address of a page at the same version: parameters are names and values.
 func (p *page) To(path string, parameters ...any) string {

@@ -2,8 +2,11 @@ package web_test
 
 import (
 	"bufio"
+	"context"
+	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/url"
 	"os"
@@ -20,7 +23,10 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"meshlog.dev/proto/ident"
+	"meshlog.dev/services/internal/bus"
+	"meshlog.dev/services/internal/process"
 	"meshlog.dev/services/operate/operatetest"
+	"meshlog.dev/services/roles/console"
 )
 
 func TestMain(m *testing.M) { operatetest.Main(m) }
@@ -29,6 +35,9 @@ func TestMain(m *testing.M) { operatetest.Main(m) }
 type mesh struct {
 	*operatetest.Mesh
 	*testing.T
+	url string // of the console, without a slash at the end
+	// first is the version before the weights of the route changed, shifted the one after that.
+	first, shifted string
 }
 
 const shop = `apiVersion: networking.istio.io/v1
@@ -97,19 +106,53 @@ func start(t *testing.T) *mesh {
 	m := &mesh{T: t, Mesh: operatetest.Start(t, map[string]string{
 		"shop.yaml": shop, "rule.yaml": rule, "routes.yaml": route(90, 10), "late.yaml": late, "many.yaml": many.String(),
 	})}
+	m.console()
 	m.until("/", "Needs attention") // of late.yaml: the console has reports
 	m.write("routes.yaml", route(50, 50))
-	m.until("/timeline", "routes.yaml")
+	const route = "/timeline?kind=VirtualService&name=shop"
+	m.until(route, "routes.yaml:1")
+	versions := versionLink.FindAllStringSubmatch(m.until(route, "VirtualService demo/shop"), -1)
+	m.shifted, m.first = versions[0][1], versions[len(versions)-1][1]
 	m.connect("sidecar~10.0.0.9~app.demo~demo.svc.cluster.local", "")
 	m.connect(evil, "new")
 	m.until("/fleet", "2 streams")
 	m.write("new.yaml", cluster("new"))
-	m.until("/fleet", "rejecting")
+	m.until("/fleet?state=rejecting", "1 stream.")
 	if err := os.Remove(filepath.Join(m.Config, "many.yaml")); err != nil {
 		t.Fatal(err)
 	}
 	m.until("/problems", "Held back by the guard")
 	return m
+}
+
+// console runs a console of the mesh.
+func (m *mesh) console() {
+	m.Helper()
+	log, lines := operatetest.NewEvents()
+	admin, err := process.NewAdmin("127.0.0.1:0")
+	if err != nil {
+		m.Fatal(err)
+	}
+	settings := console.DefaultSettings()
+	settings.Listen = "127.0.0.1:0"
+	l, err := settings.Open(log)
+	if err != nil {
+		m.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(m.Context())
+	ended := make(chan error, 1)
+	go func() {
+		ended <- settings.Run(ctx, process.DefaultDomain, l, func(ctx context.Context) (*bus.Conn, error) {
+			return bus.ConnectWait(ctx, bus.ConnectOptions{URL: filepath.Join(m.Data, bus.FileName), Role: bus.Operator(), Name: "console", Log: slog.New(slog.DiscardHandler)})
+		}, &process.Process{Build: "test", Log: log, Admin: admin})
+	}()
+	m.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil && !errors.Is(err, context.Canceled) {
+			m.Errorf("the console ended with %v", err)
+		}
+	})
+	m.url = strings.TrimSuffix(lines.Wait(m.T, "console", "url"), "/")
 }
 
 func (m *mesh) write(name, content string) {
@@ -160,7 +203,7 @@ func answer(r *discoveryv3.DiscoveryResponse, rejects string) *discoveryv3.Disco
 // get returns a page.
 func (m *mesh) get(path string) (int, string) {
 	m.Helper()
-	r, err := http.Get(strings.TrimSuffix(m.Console, "/") + path)
+	r, err := http.Get(m.url + path)
 	if err != nil {
 		m.Fatal(err)
 	}
@@ -190,7 +233,7 @@ func (m *mesh) until(path, want string) string {
 // watch looks at each event of a connection, and ends with it.
 func (m *mesh) watch(path, want string, end time.Time) (string, bool) {
 	m.Helper()
-	r, err := http.Get(strings.TrimSuffix(m.Console, "/") + "/events")
+	r, err := http.Get(m.url + "/events")
 	if err != nil {
 		m.Fatal(err)
 	}

@@ -123,11 +123,14 @@ func asset(w http.ResponseWriter, r *http.Request) {
 type view struct {
 	title, file string
 	make        func(ctx context.Context, p *page) (any, error)
+	// live pages load themselves again when the mesh changes. Those that read the log or
+	// compare versions do not: their answer is of one version.
+	live bool
 }
 
 // view serves a page of a sort.
 func (s *Server) view(w http.ResponseWriter, r *http.Request, v view) {
-	p := &page{Title: v.title, Path: r.URL.Path, Query: r.URL.Query(), Now: time.Now()}
+	p := &page{Title: v.title, Path: r.URL.Path, Query: r.URL.Query(), Now: time.Now(), live: v.live}
 	m := s.mesh.Load()
 	if m == nil {
 		s.fail(w, p, errNotOpen)
@@ -209,6 +212,9 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 	defer end()
 	w.Header().Set("Content-Type", "text/event-stream")
 	c := http.NewResponseController(w)
+	if err := c.SetReadDeadline(time.Time{}); err != nil { // of a request that has come
+		return
+	}
 	send := func(text string) bool {
 		err := c.SetWriteDeadline(time.Now().Add(eventTimeout))
 		if err == nil {

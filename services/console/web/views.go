@@ -18,16 +18,16 @@ import (
 
 // views are the sorts of pages by path.
 var views = map[string]view{
-	"/{$}":      {"Overview", "overview.html", overview},
-	"/timeline": {"Timeline", "timeline.html", timeline},
-	"/version":  {"Version", "version.html", version},
-	"/objects":  {"Objects", "objects.html", objects},
-	"/object":   {"Object", "object.html", object},
-	"/fleet":    {"Fleet", "fleet.html", fleet},
-	"/proxy":    {"Proxy", "proxy.html", proxyPage},
-	"/why":      {"Why", "why.html", whyPage},
-	"/sources":  {"Sources", "sources.html", sourcesPage},
-	"/problems": {"Problems", "problems.html", problems},
+	"/{$}":      {"Overview", "overview.html", overview, true},
+	"/timeline": {"Timeline", "timeline.html", timeline, true},
+	"/version":  {"Version", "version.html", version, false},
+	"/objects":  {"Objects", "objects.html", objects, true},
+	"/object":   {"Object", "object.html", object, false},
+	"/fleet":    {"Fleet", "fleet.html", fleet, true},
+	"/proxy":    {"Proxy", "proxy.html", proxyPage, true},
+	"/why":      {"Why", "why.html", whyPage, false},
+	"/sources":  {"Sources", "sources.html", sourcesPage, true},
+	"/problems": {"Problems", "problems.html", problems, true},
 }
 
 func overview(_ context.Context, p *page) (any, error) {

@@ -20,19 +20,7 @@ var versionLink = regexp.MustCompile(`href="/version\?at=([0-9.]+)"`)
 func TestPages(t *testing.T) {
 	m := start(t)
 	const app = "sidecar~10.0.0.9~app.demo~demo.svc.cluster.local"
-	timeline := m.until("/timeline", "new.yaml")
-	versions := versionLink.FindAllStringSubmatch(timeline, -1)
-	if len(versions) < 4 {
-		t.Fatalf("the timeline has %d versions:\n%s", len(versions), timeline)
-	}
-	first := versions[len(versions)-1][1]
-	var shifted string // the version with the new weights
-	for _, row := range strings.Split(timeline, "<tr") {
-		if v := versionLink.FindStringSubmatch(row); v != nil && strings.Contains(row, "routes.yaml") {
-			shifted = v[1]
-			break
-		}
-	}
+	first, shifted := m.first, m.shifted
 	for name, c := range map[string]struct {
 		path   string
 		status int
@@ -40,8 +28,9 @@ func TestPages(t *testing.T) {
 		absent []string
 	}{
 		"overview":  {"/", 200, []string{"Needs attention", "up leads", "the guard holds back", `sse-connect="/events"`}, []string{"You look at the past"}},
-		"timeline":  {"/timeline", 200, []string{"Versions over time", "VirtualService demo/shop", "routes.yaml:1", "1 of 2"}, nil},
-		"filtered":  {"/timeline?kind=VirtualService", 200, []string{"VirtualService demo/shop"}, []string{"new.yaml"}},
+		"timeline":  {"/timeline", 200, []string{"Versions over time", `sse-connect="/events"`}, nil},
+		"by name":   {"/timeline?name=new", 200, []string{"new.yaml:1"}, nil},
+		"filtered":  {"/timeline?kind=VirtualService", 200, []string{"VirtualService demo/shop", "routes.yaml:1"}, []string{"new.yaml"}},
 		"by actor":  {"/timeline?actor=nobody", 200, []string{"No version matches"}, nil},
 		"version":   {address("/version", "at", shifted), 200, []string{"spec.http[0].route[0].weight: 90 -&gt; 50", "routes.yaml:1", "You look at the past"}, []string{"sse-connect"}},
 		"xds diff":  {address("/version", "at", shifted, "proxy", app), 200, []string{"RouteConfiguration 80", "weight"}, nil},
@@ -180,7 +169,7 @@ func TestLogin(t *testing.T) {
 		t.Fatal(err)
 	}
 	h := s.Handler()
-	send := func(method, target, form string, cookies ...*http.Cookie) *http.Response {
+	send := func(method, target, form string, cookies ...*http.Cookie) (*httptest.ResponseRecorder, []*http.Cookie) {
 		r := httptest.NewRequest(method, target, strings.NewReader(form))
 		r.RemoteAddr, r.Host = "192.0.2.7:1", "mesh.example"
 		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
@@ -189,25 +178,26 @@ func TestLogin(t *testing.T) {
 		}
 		w := httptest.NewRecorder()
 		h.ServeHTTP(w, r)
-		return w.Result()
+		result := w.Result()
+		defer result.Body.Close()
+		return w, result.Cookies()
 	}
-	if r := send("POST", "/login", "token=open&to=/fleet"); r.StatusCode != 401 || len(r.Cookies()) != 0 {
-		t.Errorf("a wrong token: status %d, cookies %v", r.StatusCode, r.Cookies())
+	if r, c := send("POST", "/login", "token=open&to=/fleet"); r.Code != 401 || len(c) != 0 {
+		t.Errorf("a wrong token: status %d, cookies %v", r.Code, c)
 	}
 	for to, want := range map[string]string{
 		"/fleet?at=1.2": "/fleet?at=1.2", "//evil.example/": "/", "https://evil.example/": "/", "/\\evil.example": "/", "javascript:alert(1)": "/", "": "/",
 	} {
 		form := "token=open+sesame&to=" + strings.NewReplacer("?", "%3F", "=", "%3D", "\\", "%5C").Replace(to)
-		r := send("POST", "/login", form)
-		if got := r.Header.Get("Location"); r.StatusCode != 303 || got != want {
-			t.Errorf("to %q: status %d, location %q, want %q", to, r.StatusCode, got, want)
+		r, c := send("POST", "/login", form)
+		if got := r.Header().Get("Location"); r.Code != 303 || got != want {
+			t.Errorf("to %q: status %d, location %q, want %q", to, r.Code, got, want)
 		}
-		c := r.Cookies()
 		if len(c) != 1 || !c[0].HttpOnly || c[0].SameSite != http.SameSiteLaxMode {
 			t.Fatalf("the cookie is %v", c)
 		}
-		if r := send("GET", "/", "", c[0]); r.StatusCode != 503 { // no mesh is open
-			t.Errorf("with the session: status %d", r.StatusCode)
+		if r, _ := send("GET", "/", "", c[0]); r.Code != 503 { // no mesh is open
+			t.Errorf("with the session: status %d", r.Code)
 		}
 	}
 }

@@ -87,7 +87,6 @@ func GoldenFile(t *testing.T, name, got string) {
 type Mesh struct {
 	Config, Data string
 	XDS          string // the address of its frontend
-	Console      string // the URL of its web console
 	Events       Events
 	Stop         func() error // ends it and waits
 }
@@ -163,7 +162,6 @@ func (m *Mesh) Run(t *testing.T) {
 	ended := make(chan error, 1)
 	settings := up.DefaultSettings()
 	settings.Config, settings.Data, settings.Frontend.Listen = m.Config, m.Data, "127.0.0.1:0"
-	settings.Console.Listen = "127.0.0.1:0"
 	settings.BusWatchers = []string{"file/old", "kubernetes/*"} // tests speak for these
 	go func() { ended <- up.Run(ctx, p, settings) }()
 	m.Stop = sync.OnceValue(func() error { cancel(); return <-ended })
@@ -172,6 +170,5 @@ func (m *Mesh) Run(t *testing.T) {
 			t.Errorf("up: %v", err)
 		}
 	})
-	m.Console = m.Events.Wait(t, "console", "url")
 	m.XDS = m.Events.Wait(t, "up", "xds")
 }

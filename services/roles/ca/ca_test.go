@@ -387,7 +387,6 @@ func TestRootsFromElsewhere(t *testing.T) {
 func TestUp(t *testing.T) {
 	m := &mesh{T: t}
 	s, dir := up.DefaultSettings(), t.TempDir()
-	s.Console.Listen = ""
 	s.Config, s.Data, s.Frontend.Listen, s.CA = t.TempDir(), filepath.Join(dir, "data"), "127.0.0.1:0", true
 	s.Authority.Listen, s.Authority.DNSNames = "127.0.0.1:0", []string{"ca.example"}
 	if err := s.Check(); err == nil || !strings.Contains(err.Error(), "--insecure-ca-key-file") {

@@ -14,7 +14,7 @@ import (
 // settings are those of a process of its own.
 type settings struct {
 	process.Bus
-	Settings
+	*Settings
 }
 
 // Flags binds the settings.
@@ -53,7 +53,7 @@ log, the versions and the reports.`,
 			if err != nil {
 				return err
 			}
-			return Run(ctx, Options{Settings: s.Settings, Domain: s.Domain, Listener: l, Connect: s.Connect(bus.Operator(), p), Process: p})
+			return s.Run(ctx, s.Domain, l, s.Connect(bus.Operator(), p), p)
 		},
 	}
 }

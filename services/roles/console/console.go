@@ -25,7 +25,7 @@ type Settings struct {
 }
 
 // DefaultSettings are the defaults of the flags.
-func DefaultSettings() Settings { return Settings{Listen: "127.0.0.1:15016"} }
+func DefaultSettings() *Settings { return &Settings{Listen: "127.0.0.1:15016"} }
 
 // Flags binds the settings.
 func (s *Settings) Flags(fs *pflag.FlagSet) {
@@ -60,20 +60,11 @@ func (s *Settings) Open(log *slog.Logger) (net.Listener, error) {
 	return l, nil
 }
 
-// Options connect a console with its mesh.
-type Options struct {
-	Settings
-	Domain   string
-	Listener net.Listener // Run closes it
-	Connect  func(context.Context) (*bus.Conn, error)
-	Process  *process.Process
-}
-
-// Run serves the console until ctx is done. It serves while the bus is away, too: what it read
-// before stays, marked as old.
-func Run(ctx context.Context, o Options) error {
-	log := o.Process.Log.With(process.Component, "console")
-	server, err := web.New(o.TokenFile, log)
+// Run serves the console of a domain until ctx is done, and closes the listener. It serves while
+// the bus is away, too: what it read before stays, marked as old.
+func (s *Settings) Run(ctx context.Context, domain string, l net.Listener, connect func(context.Context) (*bus.Conn, error), p *process.Process) error {
+	log := p.Log.With(process.Component, "console")
+	server, err := web.New(s.TokenFile, log)
 	if err != nil {
 		return err
 	}
@@ -84,18 +75,18 @@ func Run(ctx context.Context, o Options) error {
 		}
 		return bus.ErrNotConnected
 	}
-	o.Process.Admin.Warn("console", server.Away)
+	p.Admin.Warn("console", server.Away)
 	return process.RunStages(ctx, process.Stage{
-		func(ctx context.Context) error { return server.Serve(ctx, o.Listener) },
+		func(ctx context.Context) error { return server.Serve(ctx, l) },
 		func(ctx context.Context) error {
-			nc, err := o.Connect(ctx)
+			nc, err := connect(ctx)
 			if err != nil {
 				return err
 			}
 			defer nc.Close()
 			conn.Store(nc)
-			o.Process.Admin.Register(bus.ConnMetrics("console", nc)...)
-			target := command.On(nc, o.Domain)
+			p.Admin.Register(bus.ConnMetrics("console", nc)...)
+			target := command.On(nc, domain)
 			mesh, err := bus.Retry(ctx, log, func(ctx context.Context) (*watch.Mesh, error) { return watch.Open(ctx, target, log) })
 			if err != nil {
 				return err

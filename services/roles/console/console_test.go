@@ -18,6 +18,7 @@ import (
 	"meshlog.dev/services/internal/process/processtest"
 	"meshlog.dev/services/operate/operatetest"
 	"meshlog.dev/services/roles/console"
+	"meshlog.dev/services/roles/up"
 )
 
 func TestMain(m *testing.M) { operatetest.Main(m) }
@@ -25,6 +26,27 @@ func TestMain(m *testing.M) { operatetest.Main(m) }
 func TestSettingsFile(t *testing.T) {
 	command := func() *cobra.Command { return process.Command(console.Spec("meshlog console")) }
 	processtest.SettingsFile(t, command, "../../../deploy/config/console.yaml", *operatetest.Update)
+}
+
+// `meshlog up` has a console, and ends with it.
+func TestUp(t *testing.T) {
+	log, lines := operatetest.NewEvents()
+	admin, err := process.NewAdmin("127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	page := console.DefaultSettings()
+	page.Listen = "127.0.0.1:0"
+	s := up.DefaultSettings()
+	s.Config, s.Data, s.Frontend.Listen, s.Console = t.TempDir(), t.TempDir(), "127.0.0.1:0", page
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- up.Run(ctx, &process.Process{Build: "test", Log: log, Admin: admin}, s) }()
+	until(t, lines.Wait(t, "console", "url"), "up leads")
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
 }
 
 // A console in a process of its own shows a mesh. When the bus is gone it goes on serving what it
@@ -50,12 +72,9 @@ spec: {hosts: [shop.internal], resolution: DNS, ports: [{number: 80, name: http,
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() {
-		ended <- console.Run(ctx, console.Options{
-			Settings: settings, Domain: process.DefaultDomain, Listener: l, Process: p,
-			Connect: func(ctx context.Context) (*bus.Conn, error) {
-				return bus.ConnectWait(ctx, bus.ConnectOptions{URL: filepath.Join(m.Data, bus.FileName), Role: bus.Operator(), Name: "console", Log: slog.New(slog.DiscardHandler)})
-			},
-		})
+		ended <- settings.Run(ctx, process.DefaultDomain, l, func(ctx context.Context) (*bus.Conn, error) {
+			return bus.ConnectWait(ctx, bus.ConnectOptions{URL: filepath.Join(m.Data, bus.FileName), Role: bus.Operator(), Name: "console", Log: slog.New(slog.DiscardHandler)})
+		}, p)
 	}()
 	defer func() {
 		cancel()

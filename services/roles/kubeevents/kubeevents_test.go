@@ -150,7 +150,6 @@ spec: {hosts: [web.example], ports: [{number: 80, name: http, protocol: HTTP}], 
 
 	u := up.DefaultSettings()
 	u.Data, u.Frontend.Listen, u.Kube.Kubeconfig = filepath.Join(dir, "data"), "127.0.0.1:0", kubeconfig("admin", s.Config())
-	u.Console.Listen = ""
 	must(t, u.Check())
 	lines, _ := run(t, func(ctx context.Context, p *process.Process) error { return up.Run(ctx, p, u) })
 	lines.Wait(t, "serving", "version")

@@ -19,6 +19,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"path/filepath"
 	"slices"
@@ -34,7 +35,6 @@ import (
 	"meshlog.dev/services/mesh/world"
 	"meshlog.dev/services/roles/builder"
 	"meshlog.dev/services/roles/ca"
-	"meshlog.dev/services/roles/console"
 	"meshlog.dev/services/roles/frontend"
 	"meshlog.dev/services/roles/jwks"
 	"meshlog.dev/services/roles/kube"
@@ -66,7 +66,8 @@ type Settings struct {
 	Builder     builder.Settings
 	Watcher     watcherroles.Settings
 	JWKS        jwks.Settings
-	Console     console.Settings
+	// Console shows the mesh in a browser; nil: nothing does.
+	Console Console
 	// CA: the certificate authority runs too, with the settings in Authority.
 	CA        bool
 	Authority ca.Settings
@@ -75,11 +76,21 @@ type Settings struct {
 	named    []ident.Shard // Run: the only sources, which configSources name
 }
 
-// DefaultSettings returns settings without Data and without a source to watch.
+// Console is the settings of a web console, and runs it. roles/console has the one of
+// cmd/meshlog, which gives it: the console uses packages of commands, whose tests run `up`.
+type Console interface {
+	process.Settings
+	// Open listens; it returns nil if the settings want no console.
+	Open(*slog.Logger) (net.Listener, error)
+	// Run serves the mesh of a domain until ctx is done, and closes the listener.
+	Run(ctx context.Context, domain string, l net.Listener, connect func(context.Context) (*bus.Conn, error), p *process.Process) error
+}
+
+// DefaultSettings returns settings without Data, without a source to watch and without a console.
 func DefaultSettings() *Settings {
 	return &Settings{
 		BusListen: "127.0.0.1:0", Kube: kube.DefaultSettings(), Frontend: frontend.DefaultSettings(), Builder: builder.DefaultSettings(),
-		Sources: sources.DefaultSettings(), Watcher: watcherroles.DefaultSettings(), JWKS: jwks.DefaultSettings(), Console: console.DefaultSettings(), Authority: ca.UpSettings(),
+		Sources: sources.DefaultSettings(), Watcher: watcherroles.DefaultSettings(), JWKS: jwks.DefaultSettings(), Authority: ca.UpSettings(),
 	}
 }
 
@@ -100,7 +111,9 @@ func (s *Settings) Flags(fs *pflag.FlagSet) {
 	s.Builder.Flags(fs)
 	s.Watcher.Flags(fs)
 	s.JWKS.Flags(fs)
-	s.Console.Flags(fs)
+	if s.Console != nil {
+		s.Console.Flags(fs)
+	}
 	fs.BoolVar(&s.CA, "ca", s.CA, "run the certificate authority of the mesh too, with a root of its own; workloads join with tokens, which meshlog ca token makes. "+
 		"Set it, with --seal-key-file, so that workloads get certificates for their identity")
 	s.Authority.UpFlags(fs)
@@ -131,8 +144,12 @@ func (s *Settings) Check() error {
 	} else if len(s.Frontend.Serving.Names) > 0 {
 		authority = process.Invalid("xds-names", "needs the certificate authority: give --ca")
 	}
+	var console error
+	if s.Console != nil {
+		console = s.Console.Check()
+	}
 	_, watchers := s.roles()
-	return errors.Join(config, s.checkSources(), watchers, authority, process.CheckData(s.Data), s.Kube.Check(), s.Revision.Check(), s.Frontend.Check(), s.Builder.Check(), s.Watcher.Check(), s.JWKS.Check(), s.Console.Check())
+	return errors.Join(config, s.checkSources(), watchers, authority, process.CheckData(s.Data), s.Kube.Check(), s.Revision.Check(), s.Frontend.Check(), s.Builder.Check(), s.Watcher.Check(), s.JWKS.Check(), console)
 }
 
 // checkSources returns an error for a setting that has no effect because configSources of
@@ -249,13 +266,11 @@ func Run(ctx context.Context, p *process.Process, s *Settings) error {
 		return err
 	}
 	defer ports.Close()
-	page, err := s.Console.Open(p.Log)
+	console, err := s.openConsole(p)
 	if err != nil {
 		return err
 	}
-	if page != nil {
-		defer page.Close()
-	}
+	defer console.close()
 
 	// The bus is a NATS server in this process, on DATA/nats. It ends last.
 	if err := free(s.BusListen); err != nil {
@@ -289,15 +304,7 @@ func Run(ctx context.Context, p *process.Process, s *Settings) error {
 
 	p.Log.Info("up", append(ports.Attrs(), "config", s.Config, "kubeconfig", s.Kube.Kubeconfig, "sources", s.Sources.File, "mesh_config", s.Sources.MeshConfig, "data", s.Data, "bus", server.URL())...)
 	return process.RunStages(ctx,
-		process.Stage{func(ctx context.Context) error {
-			if page == nil {
-				<-ctx.Done()
-				return ctx.Err()
-			}
-			return console.Run(ctx, console.Options{
-				Settings: s.Console, Domain: process.DefaultDomain, Listener: page, Connect: connect(bus.Operator(), "console"), Process: p,
-			})
-		}},
+		process.Stage{func(ctx context.Context) error { return console.run(ctx, connect(bus.Operator(), "console")) }},
 		// version chain -> frontend -> Envoys. It drains first: while its
 		// streams end, everything behind it is still there.
 		process.Stage{func(ctx context.Context) error {

@@ -63,7 +63,7 @@ func start(t *testing.T, documents string, set func(*mesh, *up.Settings)) *mesh 
 	servers := certtest.NewCA("servers")
 	m.servers = certtest.WriteFile(t, m.dir, "servers.pem", servers.PEM())
 	s := up.DefaultSettings()
-	s.Config, s.Data, s.CA, s.Console.Listen = m.config, m.data, true, ""
+	s.Config, s.Data, s.CA = m.config, m.data, true
 	s.Authority.Listen, s.Authority.MaxTTL, s.Authority.InsecureKeyFile = "127.0.0.1:0", time.Minute, true
 	s.Frontend.Listen, s.Frontend.TLSListen, s.Frontend.MeshClients = "", "127.0.0.1:0", true
 	s.Frontend.TLS.Cert, s.Frontend.TLS.Key = servers.Server("xds", time.Now().Add(time.Hour)).Write(t, m.dir, "xds")

@@ -185,7 +185,6 @@ func newSPIREMesh(t *testing.T) *spireMesh {
 	m.servers = certtest.WriteFile(t, m.dir, "servers.pem", servers.PEM())
 	s := up.DefaultSettings()
 	s.Config, s.Data, s.BusWatchers = m.config, m.data, []string{ca.Shard.String()}
-	s.Console.Listen = ""
 	m.plain = at("127.0.0.1", port(t))
 	s.Frontend.Listen, s.Frontend.TLSListen, s.Frontend.MeshClients = m.plain, "127.0.0.1:0", true
 	s.Frontend.TLS.Cert, s.Frontend.TLS.Key = servers.Server("xds", time.Now().Add(time.Hour)).Write(t, m.dir, "xds")
