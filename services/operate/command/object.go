@@ -87,9 +87,22 @@ func ParseKey(s string, only Objects) (*Objects, error) {
 
 // Select returns the selected keys, sorted.
 func (o *Objects) Select(known []ident.Key) []ident.Key {
-	found := slices.DeleteFunc(slices.Clone(known), func(key ident.Key) bool { return !o.Match(key) })
-	slices.SortFunc(found, func(a, b ident.Key) int { return cmp.Compare(a.Row(), b.Row()) })
-	return found
+	type found struct {
+		row string
+		key ident.Key
+	}
+	var rows []found // a row is made once, and not in each comparison
+	for _, key := range known {
+		if o.Match(key) {
+			rows = append(rows, found{key.Row(), key})
+		}
+	}
+	slices.SortFunc(rows, func(a, b found) int { return cmp.Compare(a.row, b.row) })
+	keys := make([]ident.Key, 0, len(rows))
+	for _, r := range rows {
+		keys = append(keys, r.key)
+	}
+	return keys
 }
 
 // Find is Select for an argument that the user gave: asked. If there is none, the error names the

@@ -46,7 +46,9 @@ func WouldHave(ctx context.Context, t *command.Target, p *past.Past, id, version
 }
 
 // Cell shows the status of one type of the stream.
-func (v *proxyView) Cell(t ident.ResourceType, now time.Time) command.Cell { return v.cell(t.URL(), now) }
+func (v *proxyView) Cell(t ident.ResourceType, now time.Time) command.Cell {
+	return v.cell(t.URL(), now)
+}
 
 // State returns in a word how the stream is: rejecting, behind, lacking or in sync.
 func (v *proxyView) State() string {
