@@ -51,7 +51,7 @@ static_resources:
 
 // backend answers every request with its name, until the test ends.
 func backend(t *testing.T, name string) uint32 {
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, name) }))
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, name) }))
 	t.Cleanup(s.Close)
 	_, text, err := net.SplitHostPort(s.Listener.Addr().String())
 	if err != nil {
