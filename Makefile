@@ -118,9 +118,9 @@ check: check-tree check-ids lint check-proto check-modules check-vulns ## All th
 check-tree: # Formatting; nothing unfinished, no path of one machine.
 	@echo 'check: tree'
 	@out=$$(git ls-files -- '*.go' | xargs gofmt -l); [ -z "$$out" ] || { echo "not gofmt'ed: $$out"; exit 1; }
-	@! git grep -nwE 'TO[D]O|FIX[M]E|XX[X]' -- . ':!LICENSE' || { echo 'finish it, or take the word away'; exit 1; }
-	@! git grep -nE '/(home|root|Users)/[A-Za-z0-9_.]' -- . || { echo 'a path of one machine does not belong in the tree'; exit 1; }
-	@! git grep -nF -e '$(CURDIR)/' -- . || { echo 'a path of this machine does not belong in the tree'; exit 1; }
+	@! git grep -InwE 'TO[D]O|FIX[M]E|XX[X]' -- . ':!LICENSE' || { echo 'finish it, or take the word away'; exit 1; }
+	@! git grep -InE '/(home|root|Users)/[A-Za-z0-9_.]' -- . || { echo 'a path of one machine does not belong in the tree'; exit 1; }
+	@! git grep -InF -e '$(CURDIR)/' -- . || { echo 'a path of this machine does not belong in the tree'; exit 1; }
 
 .PHONY: check-ids
 check-ids: # Each ID that the tree cites, such as SE-9, has a row in a table.

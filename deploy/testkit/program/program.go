@@ -10,7 +10,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -56,7 +55,7 @@ func start(name, dir string, argv, env []string, attr *syscall.SysProcAttr) (*Pr
 	}
 	defer log.Close() // the child has its own
 	p.cmd = exec.Command(argv[0], argv[1:]...)
-	p.cmd.Env = append(environ(), env...)
+	p.cmd.Env = append(os.Environ(), env...)
 	p.cmd.Stdout, p.cmd.Stderr = log, log
 	p.cmd.SysProcAttr = attr
 	if err := p.cmd.Start(); err != nil {
@@ -68,12 +67,6 @@ func start(name, dir string, argv, env []string, attr *syscall.SysProcAttr) (*Pr
 		close(p.done)
 	}()
 	return p, nil
-}
-
-// environ is this program's environment without settings of meshlog: the arguments of a
-// program under test are all of its settings, whatever is set where the tests run.
-func environ() []string {
-	return slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "MESHLOG_") })
 }
 
 // Again runs the same program with the same arguments once more. The process

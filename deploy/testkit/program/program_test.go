@@ -20,8 +20,6 @@ func TestMain(m *testing.M) {
 	switch os.Getenv("PROGRAM_CHILD") {
 	case "":
 		os.Exit(m.Run())
-	case "environment":
-		fmt.Fprintln(os.Stdout, strings.Join(os.Environ(), "\n"))
 	case "ends":
 		fmt.Fprintln(os.Stdout, "cannot go on")
 		os.Exit(3)
@@ -102,16 +100,5 @@ func TestUntilSaysWhatWasWaitedFor(t *testing.T) {
 	err := program.Until(ctx, "the moon", func(context.Context) error { return errors.New("clouds") })
 	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "the moon") || !strings.Contains(err.Error(), "clouds") {
 		t.Errorf("Until: %v", err)
-	}
-}
-
-// A setting of meshlog in the environment of the tests reaches no program of theirs.
-func TestEnvironment(t *testing.T) {
-	t.Setenv("MESHLOG_DATA", "another mesh")
-	t.Setenv("PROGRAM_OTHER", "kept")
-	p := child(t, "environment")
-	<-p.Done()
-	if got := p.Tail(1 << 10); strings.Contains(got, "MESHLOG_DATA") || !strings.Contains(got, "PROGRAM_OTHER=kept") {
-		t.Errorf("the program's environment: %s", got)
 	}
 }
