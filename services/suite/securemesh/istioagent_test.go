@@ -72,7 +72,7 @@ func istioAgent(m *mesh) (dir string, agent *program.Process) {
 	must(m.T, err)
 	_, ca, err := net.SplitHostPort(m.ca)
 	must(m.T, err)
-	agent, err = program.Start("istio-agent", dir, []string{"env", "--chdir", dir, binary, "proxy", "sidecar", "--log_output_level", "default:info"},
+	agent, err = program.Start("istio-agent", dir, []string{binary, "proxy", "sidecar", "--log_output_level", "default:info"},
 		"POD_NAME=web-1", "POD_NAMESPACE=web", "SERVICE_ACCOUNT=web", "INSTANCE_IP=127.0.0.2", "TRUST_DOMAIN=cluster.local",
 		"CLOUD_PLATFORM=none", "DISABLE_ENVOY=true", "SECRET_TTL=1m", "CA_ADDR=localhost:"+ca, "CA_ROOT_CA="+m.roots, "XDS_ROOT_CA="+m.servers, "ISTIOD_SAN=localhost",
 		"PROV_CERT="+certificates, "OUTPUT_CERTS="+certificates,
