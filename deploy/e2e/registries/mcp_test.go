@@ -8,10 +8,8 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/url"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -19,7 +17,6 @@ import (
 	"meshlog.dev/deploy/testkit/consultest"
 	"meshlog.dev/deploy/testkit/istiotest"
 	"meshlog.dev/deploy/testkit/kubetest"
-	"meshlog.dev/deploy/testkit/nacostest"
 	"meshlog.dev/deploy/testkit/program"
 	"meshlog.dev/deploy/testkit/testport"
 )
@@ -107,29 +104,6 @@ func TestIstiodFedByMeshlog(t *testing.T) {
 	w.register(ctx, t, 1, "1")
 	w.deregister(ctx, t, 0)
 	f.answers(ctx, t, "web.service.consul", w.port, address(1))
-	f.wellFed(ctx, t)
-}
-
-// TestIstiodFedFromNacos is the same with the services of a real Nacos server (r-nacos).
-func TestIstiodFedFromNacos(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	w := &world{}
-	w.serveInstances(t, 2)
-	nacos := nacostest.Start(t, nacostest.Options{})
-	instance := func(method string, i int) {
-		t.Helper()
-		must(t, nacos.Call(ctx, method, "/nacos/v1/ns/instance", url.Values{
-			"serviceName": {"web"}, "ip": {address(i)}, "port": {strconv.Itoa(w.port)}, "ephemeral": {"false"},
-		}, nil))
-	}
-	instance(http.MethodPost, 0)
-	f := feed(ctx, t, "{type: nacos, nacos: ["+nacos.Addr+"]}")
-	const host = "web.DEFAULT-GROUP.public.nacos"
-	f.answers(ctx, t, host, w.port, address(0))
-	instance(http.MethodPost, 1)
-	instance(http.MethodDelete, 0)
-	f.answers(ctx, t, host, w.port, address(1))
 	f.wellFed(ctx, t)
 }
 
