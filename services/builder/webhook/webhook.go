@@ -25,6 +25,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
+	"meshlog.dev/store"
 )
 
 // What an event is about.
@@ -46,8 +47,8 @@ type Event struct {
 	Objects  uint32 `json:"objects,omitempty"`  // held back
 	Resource string `json:"resource,omitempty"` // TYPE NAME of a resource in quarantine
 	Client   string `json:"client,omitempty"`   // client and version that reject it
-	// Version is the one that is served, Position the last record that is folded, each as
-	// EPOCH-SEQUENCE.
+	// Version is the one that is served, Position the last record that is folded, as commands
+	// print them and take them.
 	Version  string    `json:"version"`
 	Position string    `json:"position"`
 	Time     time.Time `json:"time"`
@@ -150,8 +151,7 @@ func (h *Hook) Observe(r *reportv1.BuilderReport) {
 func (h *Hook) events(r *reportv1.BuilderReport) (all []Event) {
 	add := func(e Event) {
 		e.Domain, e.Builder, e.Time = h.c.Domain, r.GetBuilder(), r.GetTime().AsTime()
-		e.Version = fmt.Sprintf("%d-%d", r.GetHead().GetEpoch(), r.GetHead().GetSeq())
-		e.Position = fmt.Sprintf("%d-%d", r.GetPosition().GetEpoch(), r.GetPosition().GetSeq())
+		e.Version, e.Position = store.VersionOf(r.GetHead()).String(), store.VersionOf(r.GetPosition()).String()
 		all = append(all, e)
 	}
 	for _, held := range r.GetHolds() {
@@ -176,7 +176,7 @@ func (h *Hook) events(r *reportv1.BuilderReport) (all []Event) {
 	}
 	for _, reason := range reasons {
 		// The head is part of it: when it has moved, a stop is another one.
-		sum := sha256.Sum256(fmt.Appendf(nil, "%d-%d %s", r.GetHead().GetEpoch(), r.GetHead().GetSeq(), reason))
+		sum := sha256.Sum256(fmt.Appendf(nil, "%s %s", store.VersionOf(r.GetHead()), reason))
 		add(Event{What: Stopped, ID: "stopped-" + hex.EncodeToString(sum[:8]), Reason: reason, Look: "meshlog status"})
 	}
 	return all
@@ -271,7 +271,7 @@ func (h *Hook) call(ctx context.Context, body []byte) (again bool, err error) {
 	case code < 300:
 		return false, nil
 	case code < 400:
-		return false, fmt.Errorf("%s: it redirects to another host, which is not called", resp.Status)
+		return false, fmt.Errorf("%s: the builder follows a redirect to the same host only, and five at most", resp.Status)
 	case code < 500 && code != http.StatusRequestTimeout && code != http.StatusTooManyRequests:
 		return false, errors.New(resp.Status)
 	}

@@ -104,7 +104,7 @@ func TestEvents(t *testing.T) {
 	held, quarantined, stopped := first[webhook.HeldBack], first[webhook.Quarantined], first[webhook.Stopped]
 	want := webhook.Event{
 		What: webhook.HeldBack, ID: "hold-1", Domain: "main", Builder: "b1", Reason: "40 of 50 objects are gone", Source: "kubernetes/c1", Objects: 40,
-		Version: "1-7", Position: "1-9", Time: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Look: "meshlog status; meshlog approve hold-1",
+		Version: "1.7", Position: "1.9", Time: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Look: "meshlog status; meshlog approve hold-1",
 	}
 	if held != want {
 		t.Errorf("got %+v, want %+v", held, want)
