@@ -17,7 +17,7 @@ import (
 	"meshlog.dev/services/operate/past"
 )
 
-// page is what a template gets.
+// page holds the values that a template shows.
 type page struct {
 	Title, Path string
 	Query       url.Values
@@ -181,7 +181,7 @@ type tab struct {
 
 func tabOf(p *page, path, text string) tab { return tab{p.To(path), text, p.Path == path} }
 
-// pager is what the links to other pages of a table need.
+// pager holds the values for the links to other pages of a table.
 type pager struct {
 	P  *page
 	Of Paged[struct{}]

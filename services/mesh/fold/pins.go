@@ -47,8 +47,8 @@ func (s *step) stages(id string, k ident.Key) bool {
 	return false
 }
 
-// changing notes what is served for k before a record changes it, so that pins can keep
-// it.
+// changing notes the value that is served for k before a record changes it, so that pins
+// can keep that value.
 func (s *step) changing(k ident.Key) {
 	if len(s.pins) == 0 || !s.judge.Stages(k.Kind) {
 		return

@@ -69,8 +69,8 @@ func OfOperators(e events.Event) bool {
 	return false
 }
 
-// verify returns e with the name of the operator who has signed it, if it needs a
-// signature; false: the record is void.
+// verify checks the signature of a record that needs one, and makes the operator who has
+// signed it its actor. It returns false if the record is void.
 func (s *step) verify(e events.Event) (events.Event, bool) {
 	needed := len(s.rules.Operators) > 0 && !s.assume && OfOperators(e)
 	sig := e.Signature

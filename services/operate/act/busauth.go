@@ -89,7 +89,7 @@ func BusAuth() *cobra.Command {
 	names := f.StringSlice("tls", nil, "also write certificates, for servers with these `names` and IP addresses")
 	policy := f.String("policy", "", "`file` with the MeshPolicy of the mesh: narrow what watchers may publish by its source rules")
 	observer := f.Bool("observer", false, "also write the key of kube-events, which asks for reports and may do nothing else")
-	operators := f.StringArray("operator", nil, "`name` of an operator who signs with a key of their own; once for each")
+	operators := f.StringArray("operator", nil, "also write a signing key for the operator of this `name`; repeat the flag for several operators")
 	routes := f.StringSlice("routes", nil, "also write the secrets of a cluster of servers with these `names`, or NAME:PORT if the port of routes is not 6222")
 	return command.Local(cmd, func(_ context.Context, e *command.Env, args []string) error {
 		roles, err := busRoles(*watchers)

@@ -2,7 +2,7 @@ package bisect
 
 import "context"
 
-// verdict is what a test says of a configuration.
+// verdict is the result of a test of a configuration.
 type verdict string
 
 const (

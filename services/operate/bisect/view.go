@@ -13,13 +13,13 @@ import (
 	"meshlog.dev/store"
 )
 
-// view is what a search found.
+// view is the result of a search.
 type view struct {
 	Proxy string         `json:"proxy"`
 	Good  ident.Position `json:"good"` // as given
 	Bad   ident.Position `json:"bad"`
 	Tests []testView     `json:"tests"`
-	// Found is what the configuration is from Version on.
+	// Found says whether the configuration is good or bad from Version on.
 	Found   verdict          `json:"found"`
 	Version ident.Position   `json:"version"`
 	Before  ident.Position   `json:"before"`            // the last version that is otherwise

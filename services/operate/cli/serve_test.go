@@ -36,7 +36,7 @@ func atEdge(route string) string {
 
 const edgeNode = "node: {id: edge-1, cluster: edge, metadata: {LABELS: {app: edge}, NAMESPACE: demo}}\n"
 
-// served is what `serve -o json` prints.
+// served has fields of the JSON that `serve -o json` prints.
 type served struct{ Version, Address, Identifier, Bootstrap string }
 
 // serveAt runs `meshlog serve` until the test ends, or stop.

@@ -86,7 +86,7 @@ func Words(s *store.Snapshot) ([]Word, error) {
 // String returns the word in words.
 func (w Word) String() string {
 	if w.Kind == "pin" {
-		return fmt.Sprintf("proxies %s are pinned by %s, %s other for them: %s", w.Proxies, cmp.Or(w.Actor, "an operator"), Plural(w.Objects, "object is", "objects are"), w.Reason)
+		return fmt.Sprintf("proxies %s are pinned by %s, %s for them: %s", w.Proxies, cmp.Or(w.Actor, "an operator"), Plural(w.Objects, "object differs", "objects differ"), w.Reason)
 	}
 	what := w.Scope
 	if what == "" {

@@ -11,9 +11,6 @@ import (
 	"meshlog.dev/services/operate/past"
 )
 
-// Answer is what `meshlog why` prints.
-type Answer = whyView
-
 // WhyAt says why a proxy has a resource at a moment: TYPE/NAME as `meshlog why` takes it. field
 // may be empty.
 func WhyAt(ctx context.Context, p *past.Past, m command.Moment, of *proxy.Proxy, resource, field string) (*Answer, error) {

@@ -23,8 +23,8 @@ var types = map[string]ident.ResourceType{
 	"cluster": ident.CDS, "endpoint": ident.EDS, "listener": ident.LDS, "route": ident.RDS, "filter": ident.ECDS, "secret": ident.SDS,
 }
 
-// whyView says why a proxy has a resource.
-type whyView struct {
+// Answer says why a proxy has a resource.
+type Answer struct {
 	Proxy    string          `json:"proxy"`
 	Version  ident.Position  `json:"version"`
 	Type     string          `json:"type"`
@@ -155,7 +155,7 @@ func resourceOf(s string) (ident.ResourceType, string, error) {
 }
 
 // why answers a question.
-func (g *ground) why(ctx context.Context, q why.Question) (*whyView, error) {
+func (g *ground) why(ctx context.Context, q why.Question) (*Answer, error) {
 	a, err := why.Why(q)
 	switch {
 	case errors.Is(err, why.ErrNoResource):
@@ -165,7 +165,7 @@ func (g *ground) why(ctx context.Context, q why.Question) (*whyView, error) {
 	case err != nil:
 		return nil, err
 	}
-	v := &whyView{
+	v := &Answer{
 		Proxy: g.proxy.ID, Version: g.moment.Version, Type: q.Type.Message(), Resource: q.Resource,
 		Field: a.Field, Value: json.RawMessage(a.Value), Leaves: a.Leaves, Read: a.Read, Objects: []makerView{},
 	}
@@ -233,7 +233,7 @@ func (g *ground) quarantine(q why.Question) *overlayView {
 	return nil
 }
 
-func (v *whyView) show(out *command.Output) {
+func (v *Answer) show(out *command.Output) {
 	title := v.Type + " " + v.Resource
 	if v.Field != "" {
 		title += " " + v.Field

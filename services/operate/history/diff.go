@@ -14,8 +14,8 @@ import (
 	"meshlog.dev/services/operate/past"
 )
 
-// diffView is the difference between two versions.
-type diffView struct {
+// DiffView is the difference between two versions.
+type DiffView struct {
 	From    ident.Position `json:"from"`
 	To      ident.Position `json:"to"`
 	Proxy   string         `json:"proxy,omitempty"` // whose xDS differs; absent: objects
@@ -66,7 +66,7 @@ The exit code is 0 whether the versions differ or not.`,
 		if err != nil {
 			return err
 		}
-		v := &diffView{From: from.Version, To: to.Version, Changes: []causedChange{}}
+		v := &DiffView{From: from.Version, To: to.Version, Changes: []causedChange{}}
 		if ofProxy {
 			err = v.proxy(ctx, e.Target, p, from, to, &of)
 		} else {
@@ -105,7 +105,7 @@ func before(ctx context.Context, p *past.Past, to command.Moment) (from, _ comma
 	return from, to, err
 }
 
-func (v *diffView) objects(ctx context.Context, p *past.Past, from, to command.Moment, only *command.Objects) error {
+func (v *DiffView) objects(ctx context.Context, p *past.Past, from, to command.Moment, only *command.Objects) error {
 	a, err := from.Content(ctx, p)
 	if err != nil {
 		return err
@@ -132,7 +132,7 @@ func (v *diffView) objects(ctx context.Context, p *past.Past, from, to command.M
 }
 
 // proxy compares the xDS resources of a proxy.
-func (v *diffView) proxy(ctx context.Context, t *command.Target, p *past.Past, from, to command.Moment, q *command.ProxyQuery) error {
+func (v *DiffView) proxy(ctx context.Context, t *command.Target, p *past.Past, from, to command.Moment, q *command.ProxyQuery) error {
 	of, err := q.Find(ctx, t, p)
 	if err != nil {
 		return err
@@ -141,7 +141,7 @@ func (v *diffView) proxy(ctx context.Context, t *command.Target, p *past.Past, f
 	return v.resources(ctx, p, from, to, of)
 }
 
-func (v *diffView) resources(ctx context.Context, p *past.Past, from, to command.Moment, of *proxy.Proxy) error {
+func (v *DiffView) resources(ctx context.Context, p *past.Past, from, to command.Moment, of *proxy.Proxy) error {
 	before, err := command.ServedTo(ctx, p, from.Version, of)
 	if err != nil {
 		return err
@@ -159,7 +159,7 @@ func (v *diffView) resources(ctx context.Context, p *past.Past, from, to command
 	return nil
 }
 
-func (v *diffView) show(out *command.Output) {
+func (v *DiffView) show(out *command.Output) {
 	if len(v.Changes) == 0 {
 		out.Line("Nothing differs between %s and %s.", v.From, v.To)
 		return

@@ -47,13 +47,13 @@ func exampleChanges() []past.ObjectChange {
 func position(seq uint64) ident.Position { return ident.Position{Epoch: 1, Seq: seq} }
 
 func TestPrintDiff(t *testing.T) {
-	v := &diffView{From: position(40), To: position(42)}
+	v := &DiffView{From: position(40), To: position(42)}
 	for _, c := range exampleChanges() {
 		v.Changes = append(v.Changes, causedChange{ObjectChange: c})
 	}
 	v.Changes[0].Cause = "PUT routes.yaml:2 by file"
 	operatetest.Golden(t, "diff", func(o *command.Output) { o.Print(v, func() { v.show(o) }) })
-	none := &diffView{From: position(40), To: position(40), Changes: []causedChange{}}
+	none := &DiffView{From: position(40), To: position(40), Changes: []causedChange{}}
 	operatetest.Golden(t, "diff-none", func(o *command.Output) { o.Print(none, func() { none.show(o) }) })
 }
 
@@ -80,7 +80,7 @@ func TestPrintShow(t *testing.T) {
 	entry := past.Key{Source: "file", Instance: "default", Kind: "ServiceEntry", Namespace: "demo", Name: "shop"}
 	v := &contentView{
 		Version: position(42), Time: at, Root: "abcd", Overlays: []string{"hold-1"},
-		Objects: []objectStanding{
+		Objects: []Standing{
 			{Object: "ServiceEntry demo/shop (file/default)", Key: entry, Served: true, Overlays: []string{"hold-1"}},
 			{Object: "VirtualService demo/shop (file/default)", Key: exampleKey, Served: true, Seq: 11},
 			{Object: "VirtualService demo/shop (kubernetes/eu)", Key: past.Key{Source: "kubernetes", Instance: "eu", Kind: "VirtualService", Namespace: "demo", Name: "shop"}, Seq: 12},
@@ -89,7 +89,7 @@ func TestPrintShow(t *testing.T) {
 	operatetest.Golden(t, "show", func(o *command.Output) { o.Print(v, func() { v.show(o) }) })
 
 	m := ident.Position{Epoch: 1, Seq: 42}
-	one := &objectStanding{
+	one := &Standing{
 		Object: "VirtualService demo/shop (file/default)", Key: exampleKey, Served: true, Seq: 11, Cause: "PUT routes.yaml:2 by file",
 		Overlays: []string{"rollback-1"},
 		Value:    json.RawMessage(`{"hosts":["*"],"http":[{"route":[{"destination":{"host":"shop"},"weight":90}]}]}`),

@@ -60,7 +60,7 @@ func TestPrintVersions(t *testing.T) {
 		}
 	})
 
-	v := viewVersion(manifests[0])
+	v := VersionOf(manifests[0])
 	v.Changes[0].Cause = "PUT routes.yaml:2 by file"
 	operatetest.Golden(t, "version", func(o *command.Output) {
 		o.Print(v, func() { v.show(o) })

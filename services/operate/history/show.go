@@ -23,15 +23,15 @@ import (
 
 // contentView is the content of a version.
 type contentView struct {
-	Version  ident.Position   `json:"version"`
-	Time     time.Time        `json:"time,omitzero"` // published; absent for a position that was not
-	Root     string           `json:"root"`
-	Objects  []objectStanding `json:"objects"`
-	Overlays []string         `json:"overlays,omitempty"` // ids
+	Version  ident.Position `json:"version"`
+	Time     time.Time      `json:"time,omitzero"` // published; absent for a position that was not
+	Root     string         `json:"root"`
+	Objects  []Standing     `json:"objects"`
+	Overlays []string       `json:"overlays,omitempty"` // ids
 }
 
-// objectStanding is one object of a version.
-type objectStanding struct {
+// Standing is one object of a version.
+type Standing struct {
 	Object string   `json:"object"`
 	Key    past.Key `json:"key"`
 	// Served says that no overlay hides it, and no copy of another source takes
@@ -132,7 +132,7 @@ func (c *content) keys() []ident.Key { return slices.Collect(maps.Keys(c.over)) 
 
 // standings returns whether objects are served, the overlays over them, and the
 // records that they come from.
-func (c *content) standings(ctx context.Context, keys ...ident.Key) ([]objectStanding, error) {
+func (c *content) standings(ctx context.Context, keys ...ident.Key) ([]Standing, error) {
 	rows := make([]string, len(keys))
 	for i, k := range keys {
 		rows[i] = k.Row()
@@ -141,9 +141,9 @@ func (c *content) standings(ctx context.Context, keys ...ident.Key) ([]objectSta
 	if err != nil {
 		return nil, err
 	}
-	all := make([]objectStanding, len(keys))
+	all := make([]Standing, len(keys))
 	for i, k := range keys {
-		all[i] = objectStanding{Object: k.String(), Key: past.Key(k), Served: c.world.Served(k) != nil, Overlays: c.over[k], Seq: seqs[rows[i]]}
+		all[i] = Standing{Object: k.String(), Key: past.Key(k), Served: c.world.Served(k) != nil, Overlays: c.over[k], Seq: seqs[rows[i]]}
 	}
 	return all, nil
 }
@@ -157,7 +157,7 @@ func (c *content) list(ctx context.Context, only *command.Objects) (v *contentVi
 }
 
 // one returns the selected object; of several copies, the served one.
-func (c *content) one(ctx context.Context, asked string, only *command.Objects) (*objectStanding, error) {
+func (c *content) one(ctx context.Context, asked string, only *command.Objects) (*Standing, error) {
 	keys, err := only.Find(asked, c.keys(), fmt.Sprintf("`meshlog history %s` shows whether it ever existed", asked))
 	if err != nil {
 		return nil, fmt.Errorf("version %s: %w", c.moment.Version, err)
@@ -210,7 +210,7 @@ func (v *contentView) show(out *command.Output) {
 }
 
 // show prints an object as a document that can be applied again, with comments.
-func (v *objectStanding) show(at ident.Position, out *command.Output) error {
+func (v *Standing) show(at ident.Position, out *command.Output) error {
 	comments := []string{fmt.Sprintf("%s at version %s", v.Object, at)}
 	if v.Cause != "" {
 		comments = append(comments, fmt.Sprintf("record %d: %s", v.Seq, v.Cause))

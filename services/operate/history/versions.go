@@ -16,8 +16,8 @@ import (
 	"meshlog.dev/store"
 )
 
-// versionView is a version.
-type versionView struct {
+// VersionView is a version.
+type VersionView struct {
 	Version       ident.Position  `json:"version"`
 	Time          time.Time       `json:"time"` // of its last record, by the server's clock
 	Previous      ident.Position  `json:"previous,omitzero"`
@@ -97,7 +97,7 @@ last record until it was published.
 		if m.Manifest == nil {
 			return command.NotFound("version %s: never published; `meshlog versions` lists the published versions, and `meshlog show` shows any position", args[0])
 		}
-		v := viewVersion(m.Manifest)
+		v := VersionOf(m.Manifest)
 		explain := explainer(ctx, p)
 		for i, c := range v.Changes {
 			v.Changes[i].Cause = explain(c.Seq)
@@ -124,7 +124,7 @@ func (o *versionsOptions) read(now time.Time) (err error) {
 }
 
 func listVersions(manifests iter.Seq2[*store.Manifest, error], o versionsOptions, out *command.Output) error {
-	views, some := []*versionView{}, false
+	views, some := []*VersionView{}, false
 	for m, err := range manifests {
 		if err != nil {
 			return err
@@ -137,7 +137,7 @@ func listVersions(manifests iter.Seq2[*store.Manifest, error], o versionsOptions
 		if o.tail >= 0 && len(views) >= o.tail || at.Before(o.from) {
 			break
 		}
-		views = append(views, viewVersion(m))
+		views = append(views, VersionOf(m))
 	}
 	out.Print(views, func() {
 		switch {
@@ -148,7 +148,7 @@ func listVersions(manifests iter.Seq2[*store.Manifest, error], o versionsOptions
 		default:
 			t := command.Rows{Head: []string{"VERSION", "TIME", "POSITIONS", "KEYS", "CAUSE", "LATENCY", "ROOT", "BUILD"}}
 			for _, v := range views {
-				t.Add(v.Version, v.Time, v.Positions, v.ChangeCount, v.cause(), v.latency(), command.Short(v.Root), v.Build)
+				t.Add(v.Version, v.Time, v.Positions, v.ChangeCount, v.Because(), v.Latency(), command.Short(v.Root), v.Build)
 			}
 			out.Rows(&t)
 		}
@@ -156,8 +156,9 @@ func listVersions(manifests iter.Seq2[*store.Manifest, error], o versionsOptions
 	return nil
 }
 
-func viewVersion(m *store.Manifest) *versionView {
-	v := &versionView{
+// VersionOf returns a version without the words of its causes.
+func VersionOf(m *store.Manifest) *VersionView {
+	v := &VersionView{
 		Version: store.VersionOf(m.GetVersion()), Time: m.GetRecordTime().AsTime(), Previous: store.VersionOf(m.GetPrevious()),
 		Positions: published.Positions(m), ChangeCount: m.GetChangeCount(),
 		Publisher: m.GetPublisher(), Build: m.GetBuild(), Root: store.RootOf(m).String(),
@@ -181,8 +182,8 @@ func viewVersion(m *store.Manifest) *versionView {
 	return v
 }
 
-// cause names the first object that changed, and the records.
-func (v *versionView) cause() string {
+// Because names the first object that changed, and the records.
+func (v *VersionView) Because() string {
 	if len(v.Changes) == 0 {
 		return ""
 	}
@@ -205,19 +206,20 @@ func (v *versionView) cause() string {
 	return s + ", " + strings.Join(seqs, " ")
 }
 
-func (v *versionView) latency() string {
+// Latency returns the time from the last record until the version was published.
+func (v *VersionView) Latency() string {
 	if v.PublishedAt.IsZero() {
 		return ""
 	}
 	return command.Span(v.PublishedAt.Sub(v.Time))
 }
 
-func (v *versionView) show(out *command.Output) {
+func (v *VersionView) show(out *command.Output) {
 	var facts command.Rows
 	facts.Fact("version", v.Version)
 	facts.Fact("previous", v.Previous)
 	facts.Fact("time", v.Time)
-	facts.Fact("published", fmt.Sprintf("%s by %s", v.latency(), v.Publisher))
+	facts.Fact("published", fmt.Sprintf("%s by %s", v.Latency(), v.Publisher))
 	facts.Fact("positions", v.Positions)
 	facts.Fact("build", v.Build)
 	facts.Fact("root", v.Root)

@@ -11,44 +11,26 @@ import (
 	"meshlog.dev/store"
 )
 
-// What the commands print, for the console, which shows the same.
-type (
-	// VersionView is what `meshlog versions VERSION` prints.
-	VersionView = versionView
-	// DiffView is what `meshlog diff` prints.
-	DiffView = diffView
-	// Content is the content of a version, as `meshlog show` reads it. It is immutable.
-	Content = content
-	// Standing is what `meshlog show VERSION KEY` prints.
-	Standing = objectStanding
-)
-
-// VersionOf returns a version without the words of its causes.
-func VersionOf(m *store.Manifest) *VersionView { return viewVersion(m) }
+// Content is the content of a version, as `meshlog show` reads it. It is immutable.
+type Content = content
 
 // Explain adds to each change the record that caused it, in words.
-func (v *versionView) Explain(ctx context.Context, p *past.Past) {
+func (v *VersionView) Explain(ctx context.Context, p *past.Past) {
 	explain := explainer(ctx, p)
 	for i, c := range v.Changes {
 		v.Changes[i].Cause = explain(c.Seq)
 	}
 }
 
-// Latency returns the time from the last record until the version was published.
-func (v *versionView) Latency() string { return v.latency() }
-
-// Because names the first object that changed, and the records.
-func (v *versionView) Because() string { return v.cause() }
-
 // Objects compares the objects of two moments, those of only.
 func Objects(ctx context.Context, p *past.Past, from, to command.Moment, only *command.Objects) (*DiffView, error) {
-	v := &diffView{From: from.Version, To: to.Version, Changes: []causedChange{}}
+	v := &DiffView{From: from.Version, To: to.Version, Changes: []causedChange{}}
 	return v, v.objects(ctx, p, from, to, only)
 }
 
 // Resources compares the xDS resources of a proxy at two moments.
 func Resources(ctx context.Context, p *past.Past, from, to command.Moment, of *proxy.Proxy) (*DiffView, error) {
-	v := &diffView{From: from.Version, To: to.Version, Proxy: of.ID, Changes: []causedChange{}}
+	v := &DiffView{From: from.Version, To: to.Version, Proxy: of.ID, Changes: []causedChange{}}
 	return v, v.resources(ctx, p, from, to, of)
 }
 
@@ -91,7 +73,7 @@ func (c *content) Standing(ctx context.Context, k ident.Key) (*Standing, error) 
 }
 
 // Document returns an object in the form of a configuration file.
-func (v *objectStanding) Document() (string, error) {
+func (v *Standing) Document() (string, error) {
 	doc := v.Value
 	if !v.Served && v.Offered != nil {
 		doc = v.Offered

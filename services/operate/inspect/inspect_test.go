@@ -118,7 +118,7 @@ func TestPrintStatus(t *testing.T) {
 			{Frontend: "f3", Serving: v(42)},
 		},
 	}
-	s := &statusView{Bus: "nats://127.0.0.1:4222", Published: command.Stamp(at), Errors: 1, Wrong: []string{}}
+	s := &StatusView{Bus: "nats://127.0.0.1:4222", Published: command.Stamp(at), Errors: 1, Wrong: []string{}}
 	s.builders(r)
 	s.held(1, 2)
 	s.sources([]command.Source{
@@ -158,7 +158,7 @@ func TestPrintStatus(t *testing.T) {
 // in the status, with the time since when.
 func TestStatusOfProcessesThatAreAway(t *testing.T) {
 	since := timestamppb.New(at)
-	s := &statusView{}
+	s := &StatusView{}
 	s.builders(&bus.Reports{Builders: []*reportv1.BuilderReport{
 		{Builder: "b1", Leader: true, Head: &snapshotv1.Version{Epoch: 1, Seq: 1}, Warnings: []string{"file/default has filled half of the log"}},
 		{Builder: "b2", Away: since, AwayReason: "no such stream"},

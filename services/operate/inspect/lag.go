@@ -40,7 +40,7 @@ const maxLag = 256
 // setLag sets how far each proxy is behind head. It reads chain, which yields the
 // newest version first, back to the oldest version that a proxy has. The error is why it
 // could not be read so far back: the count ends there.
-func setLag(views []proxyView, head ident.Position, chain iter.Seq2[*store.Manifest, error], now time.Time) error {
+func setLag(views []ProxyView, head ident.Position, chain iter.Seq2[*store.Manifest, error], now time.Time) error {
 	behind := map[ident.Position]*lagView{}
 	oldest := head
 	for i := range views {

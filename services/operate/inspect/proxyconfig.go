@@ -20,9 +20,9 @@ import (
 	"meshlog.dev/store"
 )
 
-// configView holds the resources that a stream of a proxy has, or that a proxy
+// ConfigView holds the resources that a stream of a proxy has, or that a proxy
 // would have.
-type configView struct {
+type ConfigView struct {
 	Proxy    string         `json:"proxy"`
 	Frontend string         `json:"frontend,omitempty"` // absent: it would have it
 	Stream   string         `json:"stream,omitempty"`
@@ -111,7 +111,7 @@ a mesh that ran also knows the proxies that were connected, by their names.
 		if err != nil {
 			return err
 		}
-		var views []configView
+		var views []ConfigView
 		if *file == "" && *version == "" && p.Nodes == nil {
 			views, err = q.has(ctx, e.Target, p)
 		} else {
@@ -178,7 +178,7 @@ func typeNamed(name string) *ident.ResourceType {
 }
 
 // has returns what each stream of the proxy has.
-func (q *configQuery) has(ctx context.Context, t *command.Target, p *past.Past) (views []configView, err error) {
+func (q *configQuery) has(ctx context.Context, t *command.Target, p *past.Past) (views []ConfigView, err error) {
 	replies, builds, err := q.Ask(ctx, t, p)
 	if err != nil {
 		return nil, err
@@ -202,7 +202,7 @@ func (q *configQuery) has(ctx context.Context, t *command.Target, p *past.Past) 
 
 // wouldHave returns what the proxy would be served at a version if it asked for
 // everything.
-func (q *configQuery) wouldHave(ctx context.Context, t *command.Target, p *past.Past, version string) ([]configView, error) {
+func (q *configQuery) wouldHave(ctx context.Context, t *command.Target, p *past.Past, version string) ([]ConfigView, error) {
 	proxy, err := q.Find(ctx, t, p)
 	if err != nil {
 		return nil, err
@@ -215,7 +215,7 @@ func (q *configQuery) wouldHave(ctx context.Context, t *command.Target, p *past.
 	if err != nil {
 		return nil, err
 	}
-	v := configView{Proxy: proxy.ID, Version: m.Version, Types: []configType{}}
+	v := ConfigView{Proxy: proxy.ID, Version: m.Version, Types: []configType{}}
 	for t := range ident.ResourceTypes {
 		c := configType{Type: t.String(), Resources: []configResource{}}
 		for _, r := range served.Sets[t].Resources {
@@ -227,12 +227,12 @@ func (q *configQuery) wouldHave(ctx context.Context, t *command.Target, p *past.
 		}
 		v.Types = append(v.Types, c)
 	}
-	return []configView{v}, nil
+	return []ConfigView{v}, nil
 }
 
 // keep keeps the resources of type only (nil: all types) with this name or, if a
 // type has none, whose names contain it.
-func (v *configView) keep(only *ident.ResourceType, name string) error {
+func (v *ConfigView) keep(only *ident.ResourceType, name string) error {
 	if only != nil {
 		v.Types = slices.DeleteFunc(v.Types, func(t configType) bool { return t.Type != only.String() })
 		if len(v.Types) == 0 {
@@ -267,9 +267,9 @@ func viewResource(t ident.ResourceType, r *xds.Resource) configResource {
 
 // compareReply makes the resources that a proxy should have, and compares them
 // with those that the stream has.
-func compareReply(ctx context.Context, p *past.Past, r *reportv1.ProxyReply) (configView, error) {
+func compareReply(ctx context.Context, p *past.Past, r *reportv1.ProxyReply) (ConfigView, error) {
 	at := store.VersionOf(r.GetVersion())
-	v := configView{
+	v := ConfigView{
 		Proxy: r.GetReport().GetId(), Frontend: r.GetFrontend(), Stream: streamName(r.GetReport()),
 		Version: at, Types: []configType{},
 	}

@@ -22,7 +22,7 @@ import (
 )
 
 // showConfigs shows what proxies have: counts or, of one type, a list.
-func showConfigs(views []configView, listed bool, out *command.Output) {
+func showConfigs(views []ConfigView, listed bool, out *command.Output) {
 	for i, v := range views {
 		if i > 0 {
 			out.Line("")
@@ -40,7 +40,7 @@ func showConfigs(views []configView, listed bool, out *command.Output) {
 	}
 }
 
-func (v *configView) showCounts(out *command.Output) {
+func (v *ConfigView) showCounts(out *command.Output) {
 	if len(v.Types) == 0 {
 		out.Line("The proxy has not asked for any resources yet.")
 		return
@@ -92,7 +92,7 @@ func stateColor(s string) string {
 	return command.Yellow
 }
 
-func (v *configView) showList(out *command.Output) {
+func (v *ConfigView) showList(out *command.Output) {
 	for _, c := range v.Types {
 		if len(c.Resources) == 0 {
 			out.Line("The proxy has none.")

@@ -51,7 +51,7 @@ var slots = []string{"custom", "jwt", "audit", "deny", "allow"}
 
 // addSecurity adds to each stream of one proxy what protects its workload, or why that is
 // not known: all else about the stream is.
-func addSecurity(ctx context.Context, e *command.Env, views []proxyView) {
+func addSecurity(ctx context.Context, e *command.Env, views []ProxyView) {
 	p, err := e.Past(ctx)
 	var replies []*reportv1.ProxyReply
 	if err == nil {
@@ -63,7 +63,7 @@ func addSecurity(ctx context.Context, e *command.Env, views []proxyView) {
 
 // setSecurity sets what protects the proxies that frontends describe. asked is why they do
 // not; nil: they do.
-func setSecurity(views []proxyView, replies []*reportv1.ProxyReply, of func(*reportv1.ProxyReply) (*securityView, error), asked error) {
+func setSecurity(views []ProxyView, replies []*reportv1.ProxyReply, of func(*reportv1.ProxyReply) (*securityView, error), asked error) {
 	for i := range views {
 		v := &views[i]
 		if asked != nil {

@@ -18,8 +18,8 @@ import (
 	"meshlog.dev/store"
 )
 
-// proxyView is one stream of a proxy.
-type proxyView struct {
+// ProxyView is one stream of a proxy.
+type ProxyView struct {
 	ID        string         `json:"id"`
 	Cluster   string         `json:"cluster,omitempty"`
 	Type      string         `json:"type,omitempty"`
@@ -159,8 +159,8 @@ func sayUnread(e *command.Env, unread error) {
 // first. unread is why it could not be read as far as needed.
 func viewProxies(
 	reports *bus.Reports, f proxyFilter, chain iter.Seq2[*store.Manifest, error], now time.Time,
-) (views []proxyView, unread, err error) {
-	views = []proxyView{}
+) (views []ProxyView, unread, err error) {
+	views = []ProxyView{}
 	var known []string
 	for _, r := range reports.Frontends {
 		known = append(known, r.GetFrontend())
@@ -186,10 +186,10 @@ func viewProxies(
 		return nil, nil, err
 	}
 	unread = setLag(views, command.NewestHead(reports), chain, now)
-	views = slices.DeleteFunc(views, func(v proxyView) bool {
+	views = slices.DeleteFunc(views, func(v ProxyView) bool {
 		return f.stale && v.Behind == nil || f.rejected && !v.rejects() && !v.lacks()
 	})
-	slices.SortStableFunc(views, func(a, b proxyView) int {
+	slices.SortStableFunc(views, func(a, b ProxyView) int {
 		return cmp.Or(cmp.Compare(a.ID, b.ID), cmp.Compare(a.Frontend, b.Frontend))
 	})
 	return views, unread, nil
@@ -197,15 +197,15 @@ func viewProxies(
 
 // byID returns the streams of the proxy with the id or, if there is none, of the
 // proxies whose ids begin with it.
-func (f proxyFilter) byID(views []proxyView, frontends []string) ([]proxyView, error) {
+func (f proxyFilter) byID(views []ProxyView, frontends []string) ([]ProxyView, error) {
 	if f.id == "" {
 		return views, nil
 	}
-	is := func(v proxyView) bool { return v.ID == f.id }
+	is := func(v ProxyView) bool { return v.ID == f.id }
 	if !slices.ContainsFunc(views, is) {
-		is = func(v proxyView) bool { return strings.HasPrefix(v.ID, f.id) }
+		is = func(v ProxyView) bool { return strings.HasPrefix(v.ID, f.id) }
 	}
-	views = slices.DeleteFunc(views, func(v proxyView) bool { return !is(v) })
+	views = slices.DeleteFunc(views, func(v ProxyView) bool { return !is(v) })
 	if len(views) == 0 {
 		return nil, command.NotConnected(f.id, frontends)
 	}
@@ -213,24 +213,24 @@ func (f proxyFilter) byID(views []proxyView, frontends []string) ([]proxyView, e
 }
 
 // one reports whether the filter names the one proxy of the streams by its whole id.
-func (f proxyFilter) one(views []proxyView) bool {
+func (f proxyFilter) one(views []ProxyView) bool {
 	return f.id != "" && len(views) > 0 && views[0].ID == f.id && views[len(views)-1].ID == f.id
 }
 
 // lacks reports whether the proxy has asked for a secret that it does not get.
-func (v *proxyView) lacks() bool {
+func (v *ProxyView) lacks() bool {
 	return slices.ContainsFunc(v.Types, func(t typeView) bool { return t.lacks() > 0 })
 }
 
 // rejects reports whether something is not sent to the proxy that it should have.
-func (v *proxyView) rejects() bool {
+func (v *ProxyView) rejects() bool {
 	return slices.ContainsFunc(v.Types, func(t typeView) bool {
 		return t.Nack != nil || len(t.HeldBack) > 0 || len(t.Quarantined) > 0 || t.Status == "TOO LARGE"
 	})
 }
 
-func viewProxy(r *reportv1.FrontendReport, p *reportv1.ProxyReport) proxyView {
-	v := proxyView{
+func viewProxy(r *reportv1.FrontendReport, p *reportv1.ProxyReport) ProxyView {
+	v := ProxyView{
 		ID: p.GetId(), Cluster: p.GetCluster(), Type: p.GetType(), Namespace: p.GetNamespace(), Group: p.GetGroup(),
 		UserAgent: p.GetUserAgent(), Address: p.GetAddress(), Since: command.Stamp(p.GetConnectedSince().AsTime()),
 		Frontend: r.GetFrontend(), Stream: streamName(p), Lingering: p.GetLingering(),

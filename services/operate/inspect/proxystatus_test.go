@@ -80,7 +80,7 @@ func TestStatusOfRejections(t *testing.T) {
 	}}
 	held := &reportv1.ProxyReport{Id: "edge-2", Types: []*reportv1.TypeReport{{TypeUrl: ident.SDS.URL(), HeldBack: []string{"file-root:/ca"}}}}
 	lacks := &reportv1.ProxyReport{Id: "edge-4", Types: []*reportv1.TypeReport{{TypeUrl: ident.SDS.URL(), MissingKeys: []string{"kubernetes://shop"}}}}
-	v := &statusView{}
+	v := &StatusView{}
 	v.rejections([]*reportv1.FrontendReport{
 		{Proxies: []*reportv1.ProxyReport{held, rejects, lacks, {Id: "edge-3", Types: []*reportv1.TypeReport{{TypeUrl: ident.SDS.URL()}}}}},
 		{Leaving: true, Proxies: []*reportv1.ProxyReport{{Id: "gone", Types: held.Types}}},

@@ -20,7 +20,7 @@ const maxNotes = 10
 // warming.
 const slowAnswer = 5 * time.Second
 
-func showProxies(views []proxyView, reports *bus.Reports, f proxyFilter, now time.Time, out *command.Output) {
+func showProxies(views []ProxyView, reports *bus.Reports, f proxyFilter, now time.Time, out *command.Output) {
 	var names []string
 	var all uint32
 	for _, r := range reports.Frontends {
@@ -59,11 +59,11 @@ func showProxies(views []proxyView, reports *bus.Reports, f proxyFilter, now tim
 }
 
 // proxyTable shows each stream in a line, and the problems below the table.
-func proxyTable(views []proxyView, now time.Time, out *command.Output) {
+func proxyTable(views []ProxyView, now time.Time, out *command.Output) {
 	t := command.Rows{Head: []string{"PROXY", "TYPE", "FRONTEND", "STREAM", "VERSION", "BEHIND"}}
 	var types []ident.ResourceType
 	for x := range ident.ResourceTypes {
-		if !optional(x) || slices.ContainsFunc(views, func(v proxyView) bool { return v.index(x.URL()) >= 0 }) {
+		if !optional(x) || slices.ContainsFunc(views, func(v ProxyView) bool { return v.index(x.URL()) >= 0 }) {
 			types = append(types, x)
 			t.Head = append(t.Head, x.String())
 		}
@@ -84,7 +84,7 @@ func proxyTable(views []proxyView, now time.Time, out *command.Output) {
 }
 
 // showProblems shows the problems below a table.
-func showProblems(views []proxyView, now time.Time, out *command.Output) {
+func showProblems(views []ProxyView, now time.Time, out *command.Output) {
 	notes := problems(views, now)
 	if more := len(notes) - maxNotes; more > 0 {
 		notes = append(notes[:maxNotes:maxNotes], fmt.Sprintf("and %s; `meshlog proxy-status PROXY` shows those of one proxy", command.Plural(more, "more problem", "more problems")))
@@ -93,7 +93,7 @@ func showProblems(views []proxyView, now time.Time, out *command.Output) {
 }
 
 // summary counts the streams of a fleet in one sentence.
-func summary(views []proxyView, head ident.Position) string {
+func summary(views []ProxyView, head ident.Position) string {
 	proxies, frontends := map[string]bool{}, map[string]bool{}
 	synced, behind, rejecting, lacking := 0, 0, 0, 0
 	for _, v := range views {
@@ -130,7 +130,7 @@ func summary(views []proxyView, head ident.Position) string {
 }
 
 // index returns the place of a type in Types; -1: the stream did not ask for it.
-func (v *proxyView) index(url string) int {
+func (v *ProxyView) index(url string) int {
 	return slices.IndexFunc(v.Types, func(t typeView) bool { return t.TypeURL == url })
 }
 
@@ -144,11 +144,11 @@ func isOptional(url string) bool {
 }
 
 // cell shows one type of a stream.
-func (v *proxyView) cell(url string, now time.Time) command.Cell {
+func (v *ProxyView) cell(url string, now time.Time) command.Cell {
 	i := v.index(url)
 	switch {
 	case i >= 0:
-		return v.Types[i].cell(now)
+		return v.Types[i].Cell(now)
 	case isOptional(url):
 		return command.Cell{Text: "-"}
 	case strings.HasSuffix(v.Stream, "ADS"):
@@ -157,8 +157,8 @@ func (v *proxyView) cell(url string, now time.Time) command.Cell {
 	return command.Cell{Text: "-"} // not a type of this stream
 }
 
-// cell shows the status, and for how long it lasts if that matters.
-func (v *typeView) cell(now time.Time) command.Cell {
+// Cell shows the status, and for how long it lasts if that matters.
+func (v *typeView) Cell(now time.Time) command.Cell {
 	lasting := v.Status
 	if !v.Since.IsZero() {
 		lasting += " " + command.Age(now.Sub(v.Since))
@@ -193,7 +193,7 @@ func (v *typeView) warms(now time.Time) bool {
 
 // problems returns the lines below a table: each problem once, with the proxies
 // that have it, the most frequent first.
-func problems(views []proxyView, now time.Time) (notes []string) {
+func problems(views []ProxyView, now time.Time) (notes []string) {
 	var all []string
 	proxies := map[string][]string{}
 	for _, v := range views {
@@ -275,7 +275,7 @@ func (v *typeView) problems(now time.Time) (all []string) {
 }
 
 // show shows the details of a stream.
-func (v *proxyView) show(now time.Time, out *command.Output) {
+func (v *ProxyView) show(now time.Time, out *command.Output) {
 	var facts command.Rows
 	fact := func(name, text string) {
 		if text != "" {
@@ -319,7 +319,7 @@ func (v *proxyView) show(now time.Time, out *command.Output) {
 	}
 	t := command.Rows{Head: []string{"TYPE", "STATUS", "SENT", "APPLIED", "SINCE", "RESOURCES"}}
 	for _, x := range v.Types {
-		t.Add(x.Type, x.cell(now), x.Sent, x.Acked, x.Since, x.Resources)
+		t.Add(x.Type, x.Cell(now), x.Sent, x.Acked, x.Since, x.Resources)
 	}
 	out.Line("")
 	out.Rows(&t)
@@ -331,7 +331,7 @@ func (v *proxyView) show(now time.Time, out *command.Output) {
 }
 
 // certificate describes the certificate that the connection shows.
-func (v *proxyView) certificate(now time.Time) string {
+func (v *ProxyView) certificate(now time.Time) string {
 	if v.Serial == "" {
 		return ""
 	}

@@ -13,10 +13,10 @@ import (
 // sinkStream is the protocol of a client of MCP-over-xDS.
 const sinkStream = "MCP"
 
-func (v *proxyView) isSink() bool { return v.Stream == sinkStream }
+func (v *ProxyView) isSink() bool { return v.Stream == sinkStream }
 
 // splitSinks returns the streams of proxies, and those of clients of MCP-over-xDS.
-func splitSinks(views []proxyView) (proxies, sinks []proxyView) {
+func splitSinks(views []ProxyView) (proxies, sinks []ProxyView) {
 	for _, v := range views {
 		if v.isSink() {
 			sinks = append(sinks, v)
@@ -28,7 +28,7 @@ func splitSinks(views []proxyView) (proxies, sinks []proxyView) {
 }
 
 // sinkTable shows each client of MCP-over-xDS in a line, and the problems below the table.
-func sinkTable(views []proxyView, now time.Time, out *command.Output) {
+func sinkTable(views []ProxyView, now time.Time, out *command.Output) {
 	t := command.Rows{Head: []string{"SINK", "NAMESPACE", "REVISION", "FRONTEND", "VERSION", "BEHIND", "TYPES"}}
 	for _, v := range views {
 		behind := command.Cell{Text: v.Behind.String()}
@@ -42,7 +42,7 @@ func sinkTable(views []proxyView, now time.Time, out *command.Output) {
 }
 
 // counts says how many types are in which state: "2 NACK, 28 SYNCED".
-func (v *proxyView) counts() command.Cell {
+func (v *ProxyView) counts() command.Cell {
 	of := map[string]int{}
 	for _, t := range v.Types {
 		of[t.Status]++

@@ -71,15 +71,16 @@ func showSources(views []command.Source, now time.Time, out *command.Output) {
 	t := command.Rows{Head: []string{"SOURCE", "STATE", "WATCHER", "OBJECTS", "PENDING", "SYNCED", "LISTED", "CHANGED", "HEARD", "STANDBYS"}}
 	var notes []string
 	for _, v := range views {
-		t.Add(v.Shard(), stateCell(&v), v.Holder, v.Objects, v.Pending, synced(&v), command.Since(v.Listed, now), command.Since(v.Changed, now),
+		t.Add(v.Shard(), SourceState(&v), v.Holder, v.Objects, v.Pending, SourceSynced(&v), command.Since(v.Listed, now), command.Since(v.Changed, now),
 			command.Since(v.Heard, now), strings.Join(v.Standbys, ", "))
-		notes = append(notes, sourceNotes(&v, now)...)
+		notes = append(notes, SourceNotes(&v, now)...)
 	}
 	out.Rows(&t)
 	out.Notes(notes)
 }
 
-func stateCell(v *command.Source) command.Cell {
+// SourceState shows the state of a source.
+func SourceState(v *command.Source) command.Cell {
 	c := command.Cell{Text: strings.ToUpper(v.State), Color: command.Green}
 	switch v.State {
 	case command.StateDown, command.StateSilent:
@@ -95,7 +96,8 @@ func stateCell(v *command.Source) command.Cell {
 	return c
 }
 
-func synced(v *command.Source) command.Cell {
+// SourceSynced shows whether a source was listed completely.
+func SourceSynced(v *command.Source) command.Cell {
 	switch {
 	case v.State == command.StateRest:
 		return command.Cell{}
@@ -109,8 +111,8 @@ func synced(v *command.Source) command.Cell {
 	return command.Cell{Text: "no", Color: command.Yellow}
 }
 
-// sourceNotes returns the lines below the table about a source.
-func sourceNotes(v *command.Source, now time.Time) (notes []string) {
+// SourceNotes returns the lines below the table about a source.
+func SourceNotes(v *command.Source, now time.Time) (notes []string) {
 	note := func(format string, args ...any) {
 		notes = append(notes, v.Shard().String()+": "+fmt.Sprintf(format, args...))
 	}

@@ -18,8 +18,8 @@ import (
 	"meshlog.dev/store"
 )
 
-// statusView is a mesh on one page.
-type statusView struct {
+// StatusView is a mesh on one page.
+type StatusView struct {
 	Bus      string         `json:"bus"`
 	Leader   string         `json:"leader,omitempty"` // absent: no builder leads
 	Standbys int            `json:"standbys"`         // builders that do not lead
@@ -75,7 +75,7 @@ Exit code 0: nothing needs attention. 1: something does; the last lines name it.
 	}
 	return command.Live(cmd, func(ctx context.Context, e *command.Env, _ []string) error {
 		s, err := e.Sources(ctx)
-		var v *statusView
+		var v *StatusView
 		switch {
 		case err == nil:
 			v, err = askStatus(ctx, s)
@@ -98,7 +98,7 @@ Exit code 0: nothing needs attention. 1: something does; the last lines name it.
 	})
 }
 
-func askStatus(ctx context.Context, s *command.Sources) (*statusView, error) {
+func askStatus(ctx context.Context, s *command.Sources) (*StatusView, error) {
 	proxies, err := s.Fleet.Reports(ctx, bus.Proxies)
 	if err != nil {
 		return nil, err
@@ -113,7 +113,7 @@ func askStatus(ctx context.Context, s *command.Sources) (*statusView, error) {
 // StatusOf returns what `meshlog status` shows: of proxies, reports with those of frontends
 // in full, and of reports with the problems; s.Reports may be either. It asks no process, and reads the last records of the sources from the log.
 func StatusOf(ctx context.Context, s *command.Sources, proxies, reports *bus.Reports, now time.Time) (*StatusView, error) {
-	v := &statusView{Wrong: []string{}}
+	v := &StatusView{Wrong: []string{}}
 	v.builders(s.Reports)
 	// The newest version says what is held back: any client can answer as a builder.
 	holds, quarantines, err := command.HeldBack(s.Head.Snapshot)
@@ -174,19 +174,19 @@ func StatusOf(ctx context.Context, s *command.Sources, proxies, reports *bus.Rep
 }
 
 // withoutStreams returns what the reports alone say.
-func withoutStreams(r *bus.Reports, why error) *statusView {
-	v := &statusView{Wrong: []string{}, Unknown: why.Error()}
+func withoutStreams(r *bus.Reports, why error) *StatusView {
+	v := &StatusView{Wrong: []string{}, Unknown: why.Error()}
 	v.builders(r)
 	v.frontends(r, false)
 	v.wrong("sources, policies and holds are not known: %v", why)
 	return v
 }
 
-func (v *statusView) wrong(format string, args ...any) {
+func (v *StatusView) wrong(format string, args ...any) {
 	v.Wrong = append(v.Wrong, fmt.Sprintf(format, args...))
 }
 
-func (v *statusView) builders(r *bus.Reports) {
+func (v *StatusView) builders(r *bus.Reports) {
 	b := command.Newest(r.Builders)
 	if b == nil {
 		v.wrong("no builder answers: nothing new is published")
@@ -224,7 +224,7 @@ func operatorsLine(n int) string {
 	return fmt.Sprintf("%d, who sign", n)
 }
 
-func (v *statusView) held(holds, quarantines int) {
+func (v *StatusView) held(holds, quarantines int) {
 	v.Held, v.Quarantined = holds, quarantines
 	if v.Held > 0 {
 		v.wrong("the guard holds back %s; `meshlog approve` shows them", command.Plural(v.Held, "loss", "losses"))
@@ -234,7 +234,7 @@ func (v *statusView) held(holds, quarantines int) {
 	}
 }
 
-func (v *statusView) sources(views []command.Source, now time.Time) {
+func (v *StatusView) sources(views []command.Source, now time.Time) {
 	begun := func(since time.Time) string {
 		if since.IsZero() {
 			return ""
@@ -265,7 +265,7 @@ func (v *statusView) sources(views []command.Source, now time.Time) {
 // complaint.
 const underWay = 5 * time.Second
 
-func (v *statusView) frontends(r *bus.Reports, fresh bool) {
+func (v *StatusView) frontends(r *bus.Reports, fresh bool) {
 	head := command.NewestHead(r)
 	v.Frontends = len(r.Frontends)
 	if v.Frontends == 0 {
@@ -298,7 +298,7 @@ func (v *statusView) frontends(r *bus.Reports, fresh bool) {
 // rejections names the proxies that reject resources, also those for which no quarantine
 // is: secrets, above all of files that only the proxy can read, and filters of policies. It
 // names those that ask for secrets and do not get them, too.
-func (v *statusView) rejections(frontends []*reportv1.FrontendReport) {
+func (v *StatusView) rejections(frontends []*reportv1.FrontendReport) {
 	rejected, lacking := map[string]string{}, map[string]string{} // the first resource, by proxy
 	for _, f := range frontends {
 		if f.GetLeaving() {
@@ -329,7 +329,7 @@ func (v *statusView) rejections(frontends []*reportv1.FrontendReport) {
 }
 
 // some adds a line about proxies, with a resource of each.
-func (v *statusView) some(of map[string]string, one, many string) {
+func (v *StatusView) some(of map[string]string, one, many string) {
 	if len(of) == 0 {
 		return
 	}
@@ -340,7 +340,7 @@ func (v *statusView) some(of map[string]string, one, many string) {
 	v.wrong("%s: %s; `meshlog proxy-status --rejected` says why", command.Plural(len(all), one, many), command.Some(all))
 }
 
-func (v *statusView) show(now time.Time, out *command.Output) {
+func (v *StatusView) show(now time.Time, out *command.Output) {
 	var t command.Rows
 	row := func(name string, ok bool, format string, args ...any) {
 		color := ""

@@ -22,7 +22,7 @@ func TestStatusOfPolicies(t *testing.T) {
 			object = o.Key.String()
 		}
 	}
-	v := &statusView{}
+	v := &StatusView{}
 	v.policies(w, []*snapshotv1.Diagnostic{
 		{Severity: snapshotv1.Severity_SEVERITY_ERROR, Code: problem.Unenforced, Object: object},
 		{Severity: snapshotv1.Severity_SEVERITY_WARNING, Code: "conflict", Object: "ServiceEntry shop/cart (file/default)"},
@@ -46,7 +46,7 @@ func TestStatusOfCertificates(t *testing.T) {
 	late := of("late", -18*time.Hour, 0, 5*time.Hour)
 	fine := of("fine", -time.Hour, 0, 23*time.Hour)
 	agent := of("fine~agent", -time.Hour, 0, 23*time.Hour)
-	v := &statusView{}
+	v := &StatusView{}
 	v.identities([]*reportv1.FrontendReport{{Proxies: []*reportv1.ProxyReport{fine, late, agent}}, {Proxies: []*reportv1.ProxyReport{fine, late}}}, now)
 	if want := (identityCounts{With: 2, EndsSoon: 1}); v.Identities != want {
 		t.Errorf("%+v, want %+v", v.Identities, want)

@@ -17,7 +17,7 @@ type rootCounts struct {
 
 // roots counts the roots in the newest version. A rotation needs no attention: the
 // authority finishes it without a command.
-func (v *statusView) roots(bundles []*registryv1.TrustBundle) {
+func (v *StatusView) roots(bundles []*registryv1.TrustBundle) {
 	for _, b := range bundles {
 		c := rootCounts{TrustDomain: b.GetTrustDomain()}
 		for _, r := range b.GetRoots() {

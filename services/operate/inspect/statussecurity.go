@@ -69,7 +69,7 @@ func (c shownCert) weight(now time.Time) int {
 // that needs the most attention. One that has not renewed its certificate needs attention:
 // peers refuse it from the end on. One without does not, because meshes without an
 // authority have only such proxies.
-func (v *statusView) identities(frontends []*reportv1.FrontendReport, now time.Time) {
+func (v *StatusView) identities(frontends []*reportv1.FrontendReport, now time.Time) {
 	worst := map[string]shownCert{}
 	for _, f := range frontends {
 		if f.GetLeaving() {
@@ -114,7 +114,7 @@ func (v *statusView) identities(frontends []*reportv1.FrontendReport, now time.T
 
 // policies counts the policies of the newest version; w is nil if there is none. Builders
 // report those that no proxy enforces.
-func (v *statusView) policies(w *world.World, problems []*snapshotv1.Diagnostic) {
+func (v *StatusView) policies(w *world.World, problems []*snapshotv1.Diagnostic) {
 	off := map[string]bool{}
 	unenforced := 0
 	for _, d := range problems {

@@ -13,16 +13,6 @@ import (
 	"meshlog.dev/store"
 )
 
-// What the commands print, for the console, which shows the same.
-type (
-	// StatusView is what `meshlog status` prints.
-	StatusView = statusView
-	// ProxyView is a stream in `meshlog proxy-status`.
-	ProxyView = proxyView
-	// ConfigView is what `meshlog proxy-config` prints of a stream.
-	ConfigView = configView
-)
-
 // Proxies returns all streams in reports, sorted by proxy. chain yields the manifests, newest
 // first; unread is why it could not be read as far back as the oldest version of a proxy.
 func Proxies(reports *bus.Reports, chain iter.Seq2[*store.Manifest, error], now time.Time) (views []ProxyView, unread error) {
@@ -46,12 +36,12 @@ func WouldHave(ctx context.Context, t *command.Target, p *past.Past, id, version
 }
 
 // Cell shows the status of one type of the stream.
-func (v *proxyView) Cell(t ident.ResourceType, now time.Time) command.Cell {
+func (v *ProxyView) Cell(t ident.ResourceType, now time.Time) command.Cell {
 	return v.cell(t.URL(), now)
 }
 
 // State returns in a word how the stream is: rejecting, behind, lacking or in sync.
-func (v *proxyView) State() string {
+func (v *ProxyView) State() string {
 	switch {
 	case v.rejects():
 		return "rejecting"
@@ -64,29 +54,17 @@ func (v *proxyView) State() string {
 }
 
 // Lag returns how far the stream is behind the newest version.
-func (v *proxyView) Lag() string { return v.Behind.String() }
+func (v *ProxyView) Lag() string { return v.Behind.String() }
 
 // Problems returns what is wrong with the stream, each with the names that it is about.
-func (v *proxyView) Problems(now time.Time) (all []string) {
+func (v *ProxyView) Problems(now time.Time) (all []string) {
 	for _, t := range v.Types {
 		all = append(all, t.details(now)...)
 	}
 	return all
 }
 
-// Cell shows the status of the type.
-func (v *typeView) Cell(now time.Time) command.Cell { return v.cell(now) }
-
-// SourceState shows the state of a source.
-func SourceState(v *command.Source) command.Cell { return stateCell(v) }
-
-// SourceSynced shows whether a source was listed completely.
-func SourceSynced(v *command.Source) command.Cell { return synced(v) }
-
-// SourceNotes returns what else is to be said about a source.
-func SourceNotes(v *command.Source, now time.Time) []string { return sourceNotes(v, now) }
-
 // Facts returns the certificates, policies and roots of the mesh in words.
-func (v *statusView) Facts() (identities, policies, roots string) {
+func (v *StatusView) Facts() (identities, policies, roots string) {
 	return fmt.Sprint(v.Identities), fmt.Sprint(v.Policies), rootsLine(v.Roots)
 }

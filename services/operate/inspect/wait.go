@@ -25,7 +25,7 @@ type waitView struct {
 	Streams uint32         `json:"streams"`
 	Seconds float64        `json:"seconds"`
 	Why     string         `json:"why,omitempty"` // the wait failed
-	Lagging []proxyView    `json:"lagging,omitempty"`
+	Lagging []ProxyView    `json:"lagging,omitempty"`
 }
 
 // latestAfter is how long a watcher may take to publish a change that was saved
@@ -163,7 +163,7 @@ func (w *wait) view(ctx context.Context, e *command.Env) (waitView, error) {
 	var unread error
 	v.Lagging, unread, err = viewProxies(reports, proxyFilter{}, chain.History(ctx), time.Now())
 	sayUnread(e, unread)
-	v.Lagging = slices.DeleteFunc(v.Lagging, func(p proxyView) bool {
+	v.Lagging = slices.DeleteFunc(v.Lagging, func(p ProxyView) bool {
 		return !p.Version.IsZero() && !p.Version.Less(w.Published)
 	})
 	return v, err

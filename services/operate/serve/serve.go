@@ -44,8 +44,8 @@ is told that there is none (delta), or waits until its timeout of 15 s. It takes
 keeps the port of a listener closed that needs the Secret, and refuses connections to a
 cluster that does.
 
-The port is neither encrypted nor does it ask who connects. By default it is on loopback:
-who reaches it reads the configuration.
+The port is not encrypted and asks no client who it is: anyone who can connect to it can
+read the configuration. By default it is on loopback.
 
 ` + command.MomentForms + `
 Any position of the log is a VERSION here, published or not.`,
@@ -82,7 +82,7 @@ Any position of the log is a VERSION here, published or not.`,
 		}
 		e.Print(v, func() { v.show(e.Output) })
 		if host, _, err := net.SplitHostPort(f.Address); err == nil && !net.ParseIP(host).IsLoopback() {
-			fmt.Fprintf(e.Stderr, "Warning: %s is not on loopback; whoever reaches it reads this configuration.\n", f.Address)
+			fmt.Fprintf(e.Stderr, "Warning: %s is not on loopback; anyone who can connect to it can read this configuration.\n", f.Address)
 		}
 		if err := e.Err(); err != nil {
 			_ = f.Close() // the output failed first

@@ -8,7 +8,8 @@ import (
 )
 
 // checkPins checks M7: the proxies of a pin are served the same configuration in each
-// version that has it. It is what the version says to all proxies, with the pin's values.
+// version that has the pin. That is the configuration of all other proxies, with the
+// values of the pin over it.
 func (s *sim) checkPins(v *version) {
 	before := s.byName[v.prev]
 	if before == nil {
