@@ -169,7 +169,7 @@ func renderTable(t *testing.T, lists []*metav1.APIResourceList) string {
 		why     string
 	}{
 		{kind.Served, "configure proxies"},
-		{kind.Context, "context for others: the pod and the locality of an endpoint"},
+		{kind.Context, "context for others: the pod and the locality of an endpoint, and who may name a Secret of another namespace"},
 		{kind.NotYet, "published, but without an effect so far"},
 	} {
 		var groups []string
