@@ -529,7 +529,8 @@ func TestLostVersionsBeginAnEpoch(t *testing.T) {
 }
 
 // TestALostHeadContentStopsNothing removes the versions before the head, and
-// starts a builder without a file. It cannot get the content of the head.
+// starts a builder of another build without a file. It cannot get the content of the
+// head, and does not accept the newest value of a: the last one that it accepts stays.
 func TestALostHeadContentStopsNothing(t *testing.T) {
 	r, b := servingA(t)
 	r.put("a", "2 for one")
@@ -546,7 +547,7 @@ func TestALostHeadContentStopsNothing(t *testing.T) {
 	}
 	r.now = r.now.Add(lostAfter)
 	b.settle()
-	wantServed(t, r, map[string]string{"b": "good 1"})
+	wantServed(t, r, map[string]string{"a": "good 1", "b": "good 1"})
 	r.put("a", "good 3")
 	b.settle()
 	wantServed(t, r, map[string]string{"a": "good 3", "b": "good 1"})

@@ -324,9 +324,12 @@ func (e *epochs) beginEpoch(ctx context.Context, reason string, readAll bool) er
 // beginSegment appends a segment: later versions are of this build, and the values
 // that the head serves become the last good ones.
 func (e *epochs) beginSegment(ctx context.Context) error {
-	head, _, err := e.chain.contentOfHead(ctx)
+	head, lost, err := e.chain.contentOfHead(ctx)
 	if err != nil {
 		return err
+	}
+	if lost { // what this build would serve is the nearest: an empty base would drop objects whose newest value it refuses
+		head = e.ledger.Content()
 	}
 	rows, err := fold.BuildBase(ledger.Pairs(head.Rows()))
 	if err != nil {

@@ -57,7 +57,7 @@ func (o *operatorProc) act() {
 		o.remove(head.holds[s.rnd.IntN(len(head.holds))].id)
 	case x < .65 && len(s.rollbacks) > 0:
 		o.remove(slices.Sorted(maps.Keys(s.rollbacks))[s.rnd.IntN(len(s.rollbacks))])
-	case x < .7 && !s.has("forge"): // README: pins and forgers
+	case x < .7:
 		o.put(nil, &events.Overlay{Kind: ident.Pin, Proxies: &ident.Proxies{Namespace: pinnedNamespace}})
 	case x < .75:
 		o.put(nil, &events.Overlay{Kind: ident.Freeze, Scope: &ident.Scope{Shard: shardOf(s.rnd.IntN(sources))}})
