@@ -47,7 +47,7 @@ TEST_TOOLS := tool-envoy tool-nats-server $(API_SERVER) tool-kustomize
 tools: $(TEST_TOOLS) ## Fetch or build what `make test` runs besides bin/: Envoy, a NATS server, a Kubernetes API server
 
 SPIRE := tool-spire-server tool-spire-agent # `make test` does not build them
-REGISTRIES := tool-consul tool-rnacos tool-istiod # nor these
+REGISTRIES := tool-consul tool-rnacos tool-istiod tool-istio-agent # nor these
 
 .PHONY: $(TEST_TOOLS) $(SPIRE) $(REGISTRIES)
 $(filter-out tool-kustomize,$(TEST_TOOLS)) $(SPIRE) $(REGISTRIES): tool-%:
@@ -96,7 +96,7 @@ test-registries: test-registries-plan build tool-envoy tool-etcd tool-kube-apise
 
 .PHONY: test-registries-plan
 test-registries-plan:
-	@$(TOOL) plan consul rnacos istiod
+	@$(TOOL) plan consul rnacos istiod istio-agent
 
 # How long test-attacks attacks: half of it on one NATS server, half on three. It
 # takes some 40 s besides. Random attacks are seeded: `go test ... -args -seed N`
