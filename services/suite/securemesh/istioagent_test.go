@@ -1,4 +1,4 @@
-//go:build registries
+//go:build istioagent
 
 package securemesh_test
 
