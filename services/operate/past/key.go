@@ -73,6 +73,7 @@ func of(ctx context.Context, p *Past, keys []ident.Key, progress Progress, long,
 	for i, key := range keys {
 		offered, _ := r.Fold().Offered(key)
 		histories[i] = &keyHistory{key: key, row: key.Row(), replay: r, offered: offered}
+		histories[i].served, _ = r.Content().Get(histories[i].row)
 	}
 	var chain []link
 	if bounds.Last-bounds.First < long {
@@ -116,6 +117,7 @@ type keyHistory struct {
 	row     string
 	replay  *Replay
 	offered ident.Hash
+	served  []byte // the row of the content
 	events  []*KeyEvent
 	waiting []*KeyEvent // those of events that are not applied yet
 }

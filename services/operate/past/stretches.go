@@ -5,6 +5,7 @@ import (
 	"context"
 	"iter"
 	"slices"
+	"strings"
 
 	"meshlog.dev/events"
 	"meshlog.dev/proto/ident"
@@ -49,51 +50,59 @@ func under(ctx context.Context, log Log, bounds events.Bounds, subjects []events
 // survey is what the chain and the subjects of the log say of some keys: where the log must be
 // folded to know all that happened to them, and from where it can be.
 type survey struct {
-	chain       []link // oldest first
+	wanted      map[string]bool // the rows of the keys
+	chain       []link          // oldest first
 	checkpoints []*snapshotv1.Checkpoint
-	stretches   []span
+	records     []events.Record // about the keys, segments and overlays, oldest first
+	control     []uint64        // the records of the sessions of their shards, oldest first
+	stretches   []section
 }
 
 // look surveys a log.
 func look(ctx context.Context, p *Past, bounds events.Bounds, keys []ident.Key) (*survey, error) {
-	s := &survey{}
-	wanted := map[string]bool{}
+	s := &survey{wanted: map[string]bool{}}
 	subjects := []events.Subject{events.SegmentSubject, events.BuilderOverlaySubject, events.OperatorOverlaySubject}
+	var control []events.Subject
 	for _, k := range keys {
-		wanted[k.Row()] = true
+		s.wanted[k.Row()] = true
 		subjects = append(subjects, events.ObjectSubject(k))
+		control = append(control, events.ControlSubject(k.Shard()))
 	}
-	if err := s.versions(ctx, p, wanted); err != nil {
+	if err := s.versions(ctx, p); err != nil {
 		return nil, err
 	}
-	for r, err := range under(ctx, p.Log, bounds, subjects) {
+	for r, err := range under(ctx, p.Log, bounds, slices.Concat(subjects, control)) {
 		if err != nil {
 			return nil, err
+		}
+		if slices.Contains(control, r.Subject) {
+			s.control = append(s.control, r.Seq)
+			continue
 		}
 		rec := r.Record()
 		if o, ok := rec.Event.Body.(*events.Object); ok && !slices.Contains(keys, o.Key) {
 			continue
 		}
-		s.stretches = append(s.stretches, span{r.Seq, r.Seq})
+		s.records = append(s.records, rec)
+		s.stretches = append(s.stretches, section{span: span{r.Seq, r.Seq}})
 	}
 	end := bounds.First
 	if len(s.chain) > 0 {
 		end = s.chain[len(s.chain)-1].version.Seq + 1
 	}
-	s.stretches = append(s.stretches, span{end, bounds.Last}) // what no version has yet
-	slices.SortFunc(s.stretches, func(a, b span) int { return cmp.Compare(a.from, b.from) })
+	s.stretches = append(s.stretches, section{span: span{end, bounds.Last}}) // what no version has yet
+	slices.SortFunc(s.stretches, func(a, b section) int { return cmp.Or(cmp.Compare(a.from, b.from), cmp.Compare(b.to, a.to)) })
 	return s, nil
 }
 
 // versions reads the chain: its checkpoints, and the versions that change one of some rows or an
 // overlay, or that may.
-func (s *survey) versions(ctx context.Context, p *Past, wanted map[string]bool) error {
+func (s *survey) versions(ctx context.Context, p *Past) error {
+	all := func(m *store.Manifest) bool { return int(m.GetChangeCount()) == len(m.GetChanges()) }
 	changed := func(m *store.Manifest) bool {
-		return int(m.GetChangeCount()) > len(m.GetChanges()) || slices.ContainsFunc(m.GetChanges(), func(c *snapshotv1.KeyChange) bool {
-			return wanted[c.GetKey()] || parseRow(c.GetKey()).overlay != ""
-		})
+		return !all(m) || slices.ContainsFunc(m.GetChanges(), func(c *snapshotv1.KeyChange) bool { return s.wanted[c.GetKey()] || overlaid(c) })
 	}
-	var touched []ident.Position
+	var touched []*store.Manifest
 	history := func(yield func(*store.Manifest, error) bool) {
 		for m, err := range p.Versions.History(ctx) {
 			if err == nil {
@@ -101,7 +110,7 @@ func (s *survey) versions(ctx context.Context, p *Past, wanted map[string]bool) 
 					s.checkpoints = append(s.checkpoints, c)
 				}
 				if changed(m) {
-					touched = append(touched, store.VersionOf(m.GetVersion()))
+					touched = append(touched, m)
 				}
 			}
 			if !yield(m, err) {
@@ -116,17 +125,24 @@ func (s *survey) versions(ctx context.Context, p *Past, wanted map[string]bool) 
 	slices.Reverse(touched) // oldest first, as chain
 	last := uint64(0)       // of the version before
 	for _, l := range s.chain {
-		is := len(touched) > 0 && touched[0] == l.version
-		if is {
-			touched = touched[1:]
+		var is *store.Manifest
+		if len(touched) > 0 && store.VersionOf(touched[0].GetVersion()) == l.version {
+			is, touched = touched[0], touched[1:]
 		}
-		if is || last == 0 || l.previous.Seq != last {
-			s.stretches = append(s.stretches, span{last + 1, l.version.Seq})
+		follows := last != 0 && l.previous.Seq == last
+		if part := (section{span{last + 1, l.version.Seq}, is}); is != nil || !follows {
+			if !follows || !all(is) {
+				part.version = nil
+			}
+			s.stretches = append(s.stretches, part)
 		}
 		last = l.version.Seq
 	}
 	return nil
 }
+
+// overlaid reports whether a change is that of an overlay.
+func overlaid(c *snapshotv1.KeyChange) bool { return strings.HasPrefix(c.GetKey(), ident.OverlayPrefix) }
 
 // stretched passes the steps of the log that are about some histories to them.
 func (s *survey) stretched(ctx context.Context, p *Past, bounds events.Bounds, r *Replay, histories []*keyHistory, progress Progress, leap uint64) error {
@@ -139,6 +155,7 @@ func (s *survey) stretched(ctx context.Context, p *Past, bounds events.Bounds, r
 		}
 		return nil
 	}
+	passed := uint64(0) // of the stretches that were not folded
 	for _, part := range s.stretches {
 		at := r.Position().Seq
 		for waiting() && at < min(part.from, bounds.Last+1)-1 {
@@ -147,18 +164,16 @@ func (s *survey) stretched(ctx context.Context, p *Past, bounds events.Bounds, r
 			}
 			at = r.Position().Seq
 		}
-		if part.to <= at {
+		if part.to <= max(at, passed) {
 			continue
 		}
-		if before := max(part.from, at+1) - 1; before > at {
-			if before-at > leap {
-				nearer, err := s.nearest(ctx, p, bounds, at, before)
-				if err != nil {
-					return err
-				}
-				r = cmp.Or(nearer, r)
-			}
-			if err := r.To(ctx, before, nil, nil); err != nil {
+		if !waiting() && part.from > max(at, passed) && s.passes(part, histories) {
+			passed = part.to
+			continue
+		}
+		if before := max(part.from, at+1, passed+1) - 1; before > at {
+			var err error
+			if r, err = s.goTo(ctx, p, bounds, r, before, leap); err != nil {
 				return err
 			}
 			for _, k := range histories {
@@ -169,9 +184,34 @@ func (s *survey) stretched(ctx context.Context, p *Past, bounds events.Bounds, r
 		if err := r.To(ctx, part.to, nil, step); err != nil {
 			return err
 		}
+		for _, k := range histories {
+			k.served, _ = r.Content().Get(k.row)
+		}
 		progress.show(part.to-bounds.First, bounds.Last+1-bounds.First)
 	}
 	return nil
+}
+
+// passes reports whether a stretch needs no fold, and adds its event to its history.
+func (s *survey) passes(part section, histories []*keyHistory) bool {
+	rec, o, plain := s.plain(part)
+	if !plain {
+		return false
+	}
+	i := slices.IndexFunc(histories, func(k *keyHistory) bool { return k.key == o.Key })
+	return histories[i].plain(rec, o, part.version.GetVersion().GetEpoch())
+}
+
+// goTo returns a replay at a record, from r or from a nearer checkpoint.
+func (s *survey) goTo(ctx context.Context, p *Past, bounds events.Bounds, r *Replay, seq, leap uint64) (*Replay, error) {
+	if at := r.Position().Seq; seq-at > leap {
+		nearer, err := s.nearest(ctx, p, bounds, at, seq)
+		if err != nil {
+			return nil, err
+		}
+		r = cmp.Or(nearer, r)
+	}
+	return r, r.To(ctx, seq, nil, nil)
 }
 
 // nearest returns a replay at the checkpoint that is nearest before a record, and behind another

@@ -38,6 +38,27 @@ func TestStretches(t *testing.T) {
 	delete(m.offered, key("VirtualService", "demo", "other"))
 	m.list() // without it
 	m.settle()
+	m.put("VirtualService", "demo", "shop", weights(40, 60))
+	m.alive() // in the same version
+	m.settle()
+	m.put("VirtualService", "demo", "shop", `{"hosts":["shop"],"http":[{"timeout":"-1s"}]}`)
+	m.settle()
+	m.put("VirtualService", "demo", "shop", weights(41, 59))
+	m.put("VirtualService", "demo", "shop", weights(42, 58)) // two in one version
+	m.settle()
+	m.offered[shop] = m.payload("VirtualService", weights(43, 57))
+	m.list() // with another value
+	m.settle()
+	for i, name := range []string{"shop", "pair"} {
+		k := key("VirtualService", "demo", name)
+		m.offered[k] = m.payload("VirtualService", weights(44+i, 56-i))
+		m.pseq++
+		m.append(&events.Object{
+			Key: k, Op: events.Put, Value: m.offered[k], Session: m.sessionName(), Pseq: m.pseq, Low: m.pseq - uint64(i),
+			Batch: events.Batch{ID: "two", Index: uint32(i), Total: 2},
+		})
+		m.settle()
+	}
 	m.canary(4)
 	m.checkpoint()
 	m.canary(2)
