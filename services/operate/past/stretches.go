@@ -142,7 +142,9 @@ func (s *survey) versions(ctx context.Context, p *Past) error {
 }
 
 // overlaid reports whether a change is that of an overlay.
-func overlaid(c *snapshotv1.KeyChange) bool { return strings.HasPrefix(c.GetKey(), ident.OverlayPrefix) }
+func overlaid(c *snapshotv1.KeyChange) bool {
+	return strings.HasPrefix(c.GetKey(), ident.OverlayPrefix)
+}
 
 // stretched passes the steps of the log that are about some histories to them.
 func (s *survey) stretched(ctx context.Context, p *Past, bounds events.Bounds, r *Replay, histories []*keyHistory, progress Progress, leap uint64) error {
