@@ -253,6 +253,11 @@ var laws = []law{
 		reason: "only the processes that watch Nacos link its client (REG-13)",
 	},
 	{
+		of:     []string{module + "..."},
+		never:  []string{"github.com/hashicorp/consul/...", "github.com/nacos-group/..."},
+		reason: "the clients of registries are our own: those of their makers read the environment, and hide what was left out (CON-21, NAC-4)",
+	},
+	{
 		of: []string{module + "roles/ca", module + "cmd/ca"},
 		never: []string{
 			module + "frontend/...", module + "builder/...", module + "watcher/kube/...",

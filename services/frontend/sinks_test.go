@@ -212,7 +212,10 @@ func TestRefusedSinks(t *testing.T) {
 	l, sinks := withSinks(t)
 	f := start(t, "f1", m, sinks)
 	conn := dialSinks(t, l, insecure.NewCredentials())
-	const delta = "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources"
+	const (
+		delta     = "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources"
+		nativeMCP = "/istio.mcp.v1alpha1.ResourceSource/EstablishResourceStream" // MCP-8, MCP-9, MCP-17
+	)
 	for _, test := range []struct {
 		name   string
 		conn   *grpc.ClientConn
@@ -226,6 +229,8 @@ func TestRefusedSinks(t *testing.T) {
 		{"a proxy on the port of sinks", conn, ads, node("web-1", "web"), nil, codes.PermissionDenied, "GENERATOR"},
 		{"delta", conn, delta, apiNode("istio-system"), nil, codes.Unimplemented, "state of the world"},
 		{"one type", conn, "/envoy.service.cluster.v3.ClusterDiscoveryService/StreamClusters", apiNode("istio-system"), nil, codes.Unimplemented, "state of the world"},
+		{"native MCP", conn, nativeMCP, apiNode("istio-system"), nil, codes.Unimplemented, "unknown service"},
+		{"native MCP on the port of proxies", f.dial(nil), nativeMCP, apiNode("istio-system"), nil, codes.Unimplemented, "unknown service"},
 		{"another namespace", conn, ads, apiNode("default"), nil, codes.PermissionDenied, "mcp.sinks"},
 		{"names", conn, ads, apiNode("istio-system"), []string{"a"}, codes.InvalidArgument, "names resources"},
 	} {

@@ -27,13 +27,21 @@ const (
 	validService   = `{apiVersion: networking.istio.io/v1, kind: VirtualService, metadata: {name: good, namespace: default}, spec: {hosts: [a.example], http: [{redirect: {uri: /}}]}}`
 )
 
-// ADM-3, ADM-5: the webhook's component, with the rights of its account and by its Service.
-// The API server that has no webhook yet installs it, and then refuses an invalid object,
-// also while one replica is away. Without replicas it refuses what they would check, and
-// installs the component again.
-func TestAdmission(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
+// webhook is the component of the webhook: its two replicas behind the address of its
+// Service, with the rights of its account, and an API server.
+type webhook struct {
+	*cluster.Cluster
+	k       *kubelet
+	w       *workload
+	objects dynamic.Interface
+	text    string // the manifests
+}
+
+// startWebhook installs the component in an API server that has no webhook yet, and waits
+// until that refuses what it cannot check. choose is how the Service chooses a replica for
+// a connection.
+func startWebhook(ctx context.Context, t *testing.T, choose func(all []string) (inOrder []string)) *webhook {
+	t.Helper()
 	render := kustomize(t)
 	c, err := cluster.Start(ctx, t.TempDir(), "default")
 	must(t, err)
@@ -51,9 +59,16 @@ func TestAdmission(t *testing.T) {
 	w := workloads(t, parse(t, text))["admission"]
 	k.start(w)
 	k.ready(w)
-	k.forward(objects, "admission", w.podNames(), "9443")
+	k.forward(objects, "admission", func() (net.Conn, error) { return k.dial(choose(w.podNames()), "9443") })
+	a := &webhook{c, k, w, objects, text}
+	a.enforced(ctx, t)
+	return a
+}
 
-	hooks := objects.Resource(admissionregistrationv1.SchemeGroupVersion.WithResource("validatingwebhookconfigurations"))
+// enforced waits until the API server refuses what it cannot check.
+func (a *webhook) enforced(ctx context.Context, t *testing.T) {
+	t.Helper()
+	hooks := a.objects.Resource(admissionregistrationv1.SchemeGroupVersion.WithResource("validatingwebhookconfigurations"))
 	must(t, program.Until(ctx, "the policy Fail", func(ctx context.Context) error {
 		u, err := hooks.Get(ctx, "meshlog-admission", metav1.GetOptions{})
 		if err != nil {
@@ -68,26 +83,36 @@ func TestAdmission(t *testing.T) {
 		}
 		return nil
 	}))
+}
+
+// ADM-3, ADM-5: the webhook's component, with the rights of its account and by its Service.
+// The API server that has no webhook yet installs it, and then refuses an invalid object,
+// also while one replica is away. Without replicas it refuses what they would check, and
+// installs the component again.
+func TestAdmission(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	a := startWebhook(ctx, t, func(all []string) []string { return all })
 	refused := func(what string) {
 		t.Helper()
-		if err := c.Apply(ctx, invalidService); err == nil || !strings.Contains(err.Error(), "spec.http[0].match[0].uri") {
+		if err := a.Apply(ctx, invalidService); err == nil || !strings.Contains(err.Error(), "spec.http[0].match[0].uri") {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
 	refused("an invalid object")
-	must(t, c.Apply(ctx, validService))
-	k.run["admission-0"].Kill()
+	must(t, a.Apply(ctx, validService))
+	a.k.run["admission-0"].Kill()
 	refused("an invalid object, with one replica")
-	k.run["admission-1"].Kill()
-	if err := c.Apply(ctx, strings.Replace(validService, "name: good", "name: other", 1)); err == nil || !strings.Contains(err.Error(), "failed calling webhook") {
+	a.k.run["admission-1"].Kill()
+	if err := a.Apply(ctx, strings.Replace(validService, "name: good", "name: other", 1)); err == nil || !strings.Contains(err.Error(), "failed calling webhook") {
 		t.Errorf("a valid object, without replicas: %v", err)
 	}
-	must(t, c.Apply(ctx, text))
+	must(t, a.Apply(ctx, a.text))
 }
 
-// forward gives a Service its address on this machine, as kube-proxy does, and connects it
-// with the pods.
-func (k *kubelet) forward(objects dynamic.Interface, name string, pods []string, port string) {
+// forward gives a Service its address on this machine, as kube-proxy does. dial connects to
+// one of its pods; where it fails, the connection is reset.
+func (k *kubelet) forward(objects dynamic.Interface, name string, dial func() (net.Conn, error)) {
 	k.Helper()
 	u, err := objects.Resource(schema.GroupVersionResource{Version: "v1", Resource: "services"}).Namespace("meshlog").Get(k.ctx, name, metav1.GetOptions{})
 	must(k.T, err)
@@ -111,8 +136,9 @@ func (k *kubelet) forward(objects dynamic.Interface, name string, pods []string,
 			}
 			go func() {
 				defer from.Close()
-				to, err := k.dial(pods, port)
+				to, err := dial()
 				if err != nil {
+					_ = from.(*net.TCPConn).SetLinger(0)
 					return
 				}
 				defer to.Close()

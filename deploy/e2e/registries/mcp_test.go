@@ -160,8 +160,8 @@ func (f *fed) wellFed(ctx context.Context, t *testing.T) {
 	}
 }
 
-// entry defines the service that the router of config calls.
-const entry = `apiVersion: networking.istio.io/v1
+// webEntry defines the service that the router of config calls.
+const webEntry = `apiVersion: networking.istio.io/v1
 kind: ServiceEntry
 metadata: {name: web, namespace: shop}
 spec:
@@ -186,7 +186,7 @@ func TestMeshReadsMesh(t *testing.T) {
 	port, err := testport.TCP()
 	must(t, err)
 	documents := func(backend int) string {
-		return sinks + "---\n" + fmt.Sprintf(gateway, port) + fmt.Sprintf(config, 80) + "---\n" + fmt.Sprintf(entry, backend)
+		return sinks + "---\n" + fmt.Sprintf(gateway, port) + fmt.Sprintf(config, 80) + "---\n" + fmt.Sprintf(webEntry, backend)
 	}
 	dir := t.TempDir()
 	from := startSource(ctx, t, t.TempDir(), documents(first.Port), "")

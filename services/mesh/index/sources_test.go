@@ -97,7 +97,7 @@ func TestAGG1PriorityWhateverTheKind(t *testing.T) {
 }
 
 // A client of a registry that takes the name of a Service gets no requests, not
-// even those of its own namespace.
+// even those of its own namespace, and Istio's union of endpoints is not made (AGG-5).
 func TestAGG2LosersLoseWhole(t *testing.T) {
 	t.Run("a registry in a namespace of its own", func(t *testing.T) {
 		pc := mesh(t, []Change{Service("prod", "reviews", "80 http"), Slice("prod", "reviews", "80 http", "10.0.0.1")}, registered("nacos", "public", "public", shared, "10.6.6.6"))
@@ -120,6 +120,13 @@ func TestAGG2LosersLoseWhole(t *testing.T) {
 		if got := seenBy(pc, "shop.example", "prod", "public", "elsewhere"); got != "prod:prod public:public elsewhere:public" {
 			t.Error(got)
 		}
+	})
+	t.Run("two registries in one namespace do not join", func(t *testing.T) { // AGG-5: in Istio they do
+		pc := mesh(t, registered("consul", "dc1", "prod", "shop.example", "10.0.0.1"), registered("nacos", "public", "prod", "shop.example", "10.6.6.6"))
+		if got := addresses(pc, index.ServiceID{Namespace: "prod", Hostname: "shop.example"}, 80); got != "10.0.0.1:8080" {
+			t.Errorf("endpoints %s", got)
+		}
+		expectProblems(t, pc, "s (hostname): conflict")
 	})
 	t.Run("entries of two sources do not join", func(t *testing.T) {
 		static := networking.ServiceEntry_STATIC

@@ -5,6 +5,7 @@ package consul_test
 import (
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -47,7 +48,7 @@ func deregister(t *testing.T, c consultest.Client, id string) {
 	must(t, c.Put(t.Context(), "/v1/catalog/deregister", map[string]any{"Node": "n", "ServiceID": id}, nil))
 }
 
-// TST-3, REG-10: two of three servers die while polls hang. The source is down within 20 s
+// TST-3, REG-10, CON-8: two of three servers die while polls hang. The source is down within 20 s
 // and keeps its objects; when the servers are back, it is read whole.
 func TestTST3NoLeader(t *testing.T) {
 	c := consultest.StartCluster(t, consultest.Options{})
@@ -114,7 +115,7 @@ func TestTST3Snapshot(t *testing.T) {
 
 const readAll = `service_prefix "" { policy = "read" } node_prefix "" { policy = "read" }`
 
-// TST-3, CON-9, REG-14: a token that is narrowed, while polls hang, removes nothing; nor
+// TST-3, CON-8, CON-9, REG-14: a token that is narrowed, while polls hang, removes nothing; nor
 // does one that is deleted, with which the source is down until the file has a good one.
 func TestTST3Token(t *testing.T) {
 	s := consultest.Start(t, consultest.Options{Token: "f9b4a3c8-6f0e-4c3c-8f51-0d6d1a0f2f11"})
@@ -220,6 +221,32 @@ func TestTST3HTTPS(t *testing.T) {
 	}
 	if r := m.status.Report(); r.GetError() != "" {
 		t.Errorf("a read failed: %s", r.GetError())
+	}
+}
+
+// TST-3, CON-7, REG-11: other clients of this address hold most of the 200 connections that
+// Consul takes, so that it refuses some of 150 polls (429). The watcher polls fewer services
+// and reads the others in turn, nothing is removed, and changes arrive.
+func TestTST3Overloaded(t *testing.T) {
+	s := consultest.Start(t, consultest.Options{})
+	fill(t, s.Client, 1, 150, 1)
+	s.HTTP.CloseIdleConnections()
+	for range 100 {
+		conn, err := net.Dial("tcp", s.Addr)
+		must(t, err)
+		t.Cleanup(func() { _ = conn.Close() })
+	}
+	m := watch(t, settings(s.Addr))
+	took := m.await("fewer polls", 90*time.Second, func() bool {
+		r := m.status.Report()
+		return m.services() == 150 && !m.partial && r.GetPolled() <= 75 && r.GetSwept() >= 75
+	})
+	r := m.status.Report()
+	t.Logf("%d polled and %d read in turn after %s, with 100 connections of others; the last error: %s", r.GetPolled(), r.GetSwept(), took, r.GetError())
+	deregister(t, s.Client, "svc-1-0")
+	m.await("a deregistration", 30*time.Second, func() bool { return m.services() == 149 })
+	if m.down != nil {
+		t.Errorf("down: %v", m.down)
 	}
 }
 

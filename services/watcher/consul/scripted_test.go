@@ -295,12 +295,40 @@ func TestCON2IndexWentBack(t *testing.T) {
 	}
 }
 
-// CON-5: an answer without a leader, or of a follower that is behind, is no answer.
+// CON-5, CON-8: an answer without a leader, or of a follower that is behind, is no answer.
 func TestCON5Stale(t *testing.T) {
 	for _, header := range []string{"X-Consul-Knownleader: false", "X-Consul-Lastcontact: 6000"} {
 		a := newAgent(t)
 		a.set("/v1/catalog/services", reply{index: 10, header: header, body: `{}`})
 		m := watch(t, settings(a.Listener.Addr().String()))
 		m.await("down", 5*time.Second, func() bool { return m.down != nil && m.listed == 0 })
+	}
+}
+
+// CON-21: the variables that Consul's own client reads have no effect.
+func TestCON21Environment(t *testing.T) {
+	for name, value := range map[string]string{
+		"CONSUL_HTTP_ADDR": "127.0.0.1:1", "CONSUL_HTTP_TOKEN": "another", "CONSUL_HTTP_AUTH": "user:word", "CONSUL_HTTP_SSL": "true", "CONSUL_NAMESPACE": "another",
+	} {
+		t.Setenv(name, value)
+	}
+	a := newAgent(t)
+	odd := make(chan string, 1)
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("X-Consul-Token") != "" || r.Header.Get("Authorization") != "" || r.URL.Query().Has("ns") {
+			select {
+			case odd <- r.URL.String():
+			default:
+			}
+		}
+		a.serve(w, r)
+	}))
+	t.Cleanup(s.Close)
+	m := watch(t, settings(s.Listener.Addr().String()))
+	m.await("the listing", 5*time.Second, m.has("1", "2"))
+	select {
+	case request := <-odd:
+		t.Errorf("%s has a token or a namespace", request)
+	default:
 	}
 }

@@ -25,12 +25,24 @@ const (
 
 // Convert returns the objects of a service, and its problems. The objects are a Service
 // and its EndpointSlices. If an address is a host name, or the service is outside of the
-// mesh, they are one ServiceEntry (REG-1). An invalid service has no objects; one of the
-// problems is an error then.
+// mesh, they are one ServiceEntry (REG-1). Instances at impossible addresses are left out,
+// with a warning. An invalid service has no objects; one of the problems is an error then.
 func (s *Settings) Convert(v *Service) ([]watcher.Object, []problem.Diagnostic) {
 	host, err := Host(v.Host)
 	if err != nil {
 		return nil, v.invalid("name", "no host can be made of it: "+err.Error(), "rename the service, or hide it with the watcher's settings")
+	}
+	all, leftOut := usable(v.Instances)
+	if len(leftOut) > 0 {
+		reason := fmt.Sprintf("%d of %d instances have an address that is neither an IP address nor a DNS name: %q", len(leftOut), len(v.Instances), leftOut[:min(len(leftOut), 3)])
+		const advice = "register them with an IP address or a DNS name"
+		if len(all) == 0 {
+			return nil, v.invalid("address", reason, advice)
+		}
+		one := *v
+		one.Instances = all
+		objects, ds := s.Convert(&one)
+		return objects, append(ds, v.says(problem.Warning, "address", reason+"; they are left out", advice))
 	}
 	protocol, ds := s.protocol(v)
 	ports, warnings := s.ports(v, protocol)
@@ -48,15 +60,15 @@ func (s *Settings) Convert(v *Service) ([]watcher.Object, []problem.Diagnostic) 
 	if v.External || slices.ContainsFunc(v.Instances, func(in Instance) bool { return !isIP(in.Address) }) {
 		return v.objects(ds, named{entryKind, v.Name, s.entry(v, host, ports)})
 	}
-	all := []named{{serviceKind, v.Name, &registryv1.Service{Hostname: host, Ports: ports}}}
+	parts := []named{{serviceKind, v.Name, &registryv1.Service{Hostname: host, Ports: ports}}}
 	for _, l := range leaves(v.Instances) {
 		slice := &registryv1.Endpoints{Service: v.Name}
 		for _, in := range l.instances {
 			slice.Endpoints = append(slice.Endpoints, endpoint(&in))
 		}
-		all = append(all, named{sliceKind, v.Name + "#" + l.prefix, slice})
+		parts = append(parts, named{sliceKind, v.Name + "#" + l.prefix, slice})
 	}
-	return v.objects(ds, all...)
+	return v.objects(ds, parts...)
 }
 
 // protocol returns the service's protocol, and what its instances disagree about.
@@ -110,6 +122,26 @@ func (v *Service) objects(ds []problem.Diagnostic, messages ...named) ([]watcher
 		})
 	}
 	return all, ds
+}
+
+// usable returns the instances that can be called, and the addresses of the others. One
+// among them would make the whole ServiceEntry invalid, in the place of a good Service.
+func usable(all []Instance) (good []Instance, leftOut []string) {
+	for _, in := range all {
+		if !isIP(in.Address) && !isName(in.Address) {
+			leftOut = append(leftOut, in.Address)
+		}
+	}
+	if len(leftOut) == 0 {
+		return all, nil
+	}
+	return slices.DeleteFunc(slices.Clone(all), func(in Instance) bool { return slices.Contains(leftOut, in.Address) }), leftOut
+}
+
+// isName reports whether an address is a DNS name; a last label of digits is a bad IP address.
+func isName(address string) bool {
+	host, err := Host(address)
+	return err == nil && host == strings.TrimSuffix(address, ".") && strings.Trim(host[strings.LastIndexByte(host, '.')+1:], "0123456789") != ""
 }
 
 func isIP(address string) bool {

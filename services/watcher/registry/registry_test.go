@@ -373,6 +373,27 @@ func TestInvalidServiceStays(t *testing.T) {
 	}
 }
 
+// An instance at an impossible address is left out and reported: a ServiceEntry with it
+// would be invalid, and would take the place of the Service. A service that has no other
+// instances keeps its last good objects.
+func TestImpossibleAddresses(t *testing.T) {
+	v := service(append(instances(2, 80), registry.Instance{ID: "x", Address: "no host", Port: 80}, registry.Instance{ID: "y", Address: "my_host", Port: 80})...)
+	all, ds := convert(t, registry.Settings{Protocol: "http"}, v)
+	if len(all) != 2 || all["Service web"] == nil || len(ds) != 1 || ds[0].Severity != problem.Warning || !strings.Contains(ds[0].Reason, `2 of 4 instances have an address that is neither an IP address nor a DNS name: ["no host" "my_host"]; they are left out`) {
+		t.Errorf("%v, %v", all, ds)
+	}
+	for _, address := range []string{"", "10.0.0.300", "a..b", "-a", "a/b", strings.Repeat("a", 64)} {
+		v := service(registry.Instance{ID: "x", Address: address, Port: 80})
+		if objects, ds := (&registry.Settings{}).Convert(v); len(objects) > 0 || len(ds) != 1 || ds[0].Severity != problem.Error {
+			t.Errorf("%q: %v, %v", address, objects, ds)
+		}
+	}
+	v = service(registry.Instance{ID: "x", Address: "vm-1.example.", Port: 80})
+	if all, ds := convert(t, registry.Settings{Protocol: "http"}, v); all["ServiceEntry web"] == nil || len(ds) > 0 {
+		t.Errorf("%v, %v", all, ds)
+	}
+}
+
 // A text that is not UTF-8 makes its service invalid, and is no empty object.
 func TestNoUTF8(t *testing.T) {
 	v := service(instances(1, 80)...)
