@@ -2,12 +2,13 @@ package watch
 
 import (
 	"errors"
+	"log/slog"
 	"testing"
 )
 
 // The number of pages that listen is bounded, and a page that has gone makes room.
 func TestListen(t *testing.T) {
-	m := &Mesh{viewers: map[chan struct{}]struct{}{}}
+	m := New(nil, nil, slog.New(slog.DiscardHandler))
 	var ends []func()
 	for range maxViewers {
 		_, end, err := m.Listen()
