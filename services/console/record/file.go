@@ -140,6 +140,7 @@ func (r *Recorder) read(of ident.Position) (v Version, ok bool) {
 	err := r.db.View(func(tx *bbolt.Tx) error {
 		if b := tx.Bucket(versionBucket).Get(versionKey(of)); b != nil {
 			ok = json.Unmarshal(b, &v) == nil
+			v.Version = of
 		}
 		return nil
 	})
@@ -161,6 +162,7 @@ func (r *Recorder) Since(from time.Time) (versions []Version, minutes []Minute, 
 			if v.Published.Before(from) {
 				break
 			}
+			v.Version = ident.Position{Epoch: binary.BigEndian.Uint64(k), Seq: binary.BigEndian.Uint64(k[8:])}
 			versions = append(versions, v)
 		}
 		m := tx.Bucket(minuteBucket).Cursor()

@@ -39,7 +39,7 @@ const silent = 35 * time.Second
 
 // Version is how a version reached the proxies. A zero time: not while it was recorded.
 type Version struct {
-	Version   ident.Position `json:"version"`
+	Version   ident.Position `json:"-"` // the key has it
 	Published time.Time      `json:"published"`
 	Half      time.Duration  `json:"half,omitempty"` // from Published until 50 % of the streams had it
 	Most      time.Duration  `json:"most,omitempty"` // until 99 % had it
@@ -178,9 +178,11 @@ func (r *Recorder) blame(serving ident.Position, before, after map[verdict]uint3
 	}
 }
 
-// measure counts the streams that have each open version.
+// measure counts the streams that have each open version, and writes what a version has reached.
 func (r *Recorder) measure(now time.Time) {
+	var reached []*Version
 	for _, v := range r.open {
+		half, most := v.Half, v.Most
 		applied, streams := r.count(v.Version)
 		if applied != v.Applied || streams != v.Streams {
 			v.Applied, v.Streams, v.dirty = applied, streams, true
@@ -195,6 +197,12 @@ func (r *Recorder) measure(now time.Time) {
 		if v.Most == 0 && 100*uint64(applied) >= 99*uint64(streams) {
 			v.Most, v.dirty = took, true
 		}
+		if half != v.Half || most != v.Most {
+			reached = append(reached, v)
+		}
+	}
+	if len(reached) > 0 {
+		r.write(reached)
 	}
 }
 
@@ -245,7 +253,7 @@ func (r *Recorder) sampled(m Minute) Minute {
 	return m
 }
 
-// writeEvery is how much of what is recorded a sudden end of the process costs.
+// writeEvery is how much of counts a sudden end of the process costs; times are written at once.
 const writeEvery = 5 * time.Second
 
 // Run writes what is recorded, at intervals, until ctx is done.
