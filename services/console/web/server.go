@@ -74,6 +74,14 @@ func New(tokenFile string, log *slog.Logger) (*Server, error) {
 // Show makes the server show a mesh that a bus reaches.
 func (s *Server) Show(l *watch.Live) { s.live.Store(l) }
 
+// Ready returns why there is nothing to show yet; nil: there is a mesh, or a copy of one.
+func (s *Server) Ready() error {
+	if s.mesh() == nil {
+		return errNotOpen
+	}
+	return nil
+}
+
 // mesh returns the mesh to make a page from; nil: there is neither a bus nor a copy.
 func (s *Server) mesh() *watch.Mesh {
 	if s.Watch == nil {

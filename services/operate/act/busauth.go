@@ -78,7 +78,8 @@ func BusAuth() *cobra.Command {
 		Long: busAuthLong,
 		Example: `  meshlog bus-auth auth/ --watcher file/default --watcher kubernetes/eu
   meshlog bus-auth auth/ --watcher file/default --watcher consul/dc1 --policy mesh/policy.yaml
-  meshlog bus-auth auth/ --watcher kubernetes/eu --watcher ca/default --watcher jwks/default --observer --console
+  meshlog bus-auth auth/ --watcher kubernetes/eu --watcher ca/default --watcher jwks/default --observer
+  meshlog bus-auth auth/ --watcher file/default --console
   meshlog bus-auth auth/ --watcher file/default --operator alice --operator pipeline
   meshlog bus-auth auth/ --watcher file/default --routes nats-1,nats-2,nats-3
   meshlog bus-auth auth/ --watcher file/default --tls localhost,127.0.0.1

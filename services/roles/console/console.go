@@ -99,6 +99,7 @@ func (s *Settings) Run(ctx context.Context, domain, data string, l net.Listener,
 		}
 		return bus.ErrNotConnected
 	}
+	p.Admin.Ready("console", server.Ready)
 	p.Admin.Warn("console", server.Away)
 	p.Admin.Register(metrics(w)...)
 	stage := process.Stage{
