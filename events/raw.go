@@ -11,3 +11,10 @@ type RawReader interface {
 	// with the first error, which may be ErrGap, ErrRewound or ErrReconnected.
 	Raw(ctx context.Context, first, last uint64) iter.Seq2[Raw, error]
 }
+
+// RawFollower is a Follower for a reader that copies the log.
+type RawFollower interface {
+	Follower
+	// NextRaw is Next with the records as the log keeps them.
+	NextRaw(ctx context.Context) ([]Raw, error)
+}

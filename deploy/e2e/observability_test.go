@@ -39,12 +39,14 @@ func TestObservability(t *testing.T) {
 		}
 		return rig.Assemble(ctx, dir, config, rig.Parts{NATS: nats, Builders: 2, Frontends: 1, Kube: []rig.KubeCluster{cluster}})
 	})
+	console := f.console()
 	f.shift(50, 50)
 	all := f.exports()
 	f.stagesCounted(all)
 	serves, edge := f.signed()
 	f.overTLS(f.mesh.Frontends[0], serves)
 	maps.Copy(all, f.exports())
+	f.ofConsole(console, all)
 	f.table(all)
 	f.answerable(f.withOthers(all), f.dashboard())
 	f.answerable(all, f.alerts())
@@ -153,6 +155,19 @@ func (f *fixture) exports() map[string]exported {
 		}
 	}
 	return all
+}
+
+// ofConsole adds the metrics that only a console has.
+func (f *fixture) ofConsole(c *consoleOf, all map[string]exported) {
+	f.Helper()
+	f.must(c.Ready(f.ctx))
+	metrics, err := c.Metrics(f.ctx)
+	f.must(err)
+	for name, m := range metrics {
+		if strings.HasPrefix(name, "meshlog_console_") {
+			all[name] = exported{Metric: m, from: map[string]bool{"console": true}}
+		}
+	}
 }
 
 // stagesCounted demands that some process timed each stage that a change goes

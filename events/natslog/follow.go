@@ -45,7 +45,7 @@ type follower struct {
 	sized func(seq uint64, m *nats.Msg) error
 }
 
-// Follow implements events.Reader. It keeps a name as a durable consumer that
+// Follow implements events.Reader; the events.Follower is an events.RawFollower. It keeps a name as a durable consumer that
 // no client reads from: its ack floor is the acknowledged position, its pending
 // messages are the records that the follower has yet to read.
 func (l *Log) Follow(ctx context.Context, after uint64, name string) (events.Follower, error) {
@@ -98,6 +98,19 @@ func (f *follower) start(ctx context.Context, last uint64) error {
 
 // Next implements events.Follower.
 func (f *follower) Next(ctx context.Context) ([]events.Record, error) {
+	messages, err := f.NextRaw(ctx)
+	if err != nil {
+		return nil, err
+	}
+	records := make([]events.Record, len(messages))
+	for i, m := range messages {
+		records[i] = m.Record()
+	}
+	return records, nil
+}
+
+// NextRaw implements events.RawFollower.
+func (f *follower) NextRaw(ctx context.Context) ([]events.Raw, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -107,11 +120,7 @@ func (f *follower) Next(ctx context.Context) ([]events.Record, error) {
 	if f.err == nil {
 		messages, err := f.next(ctx)
 		if err == nil {
-			records := make([]events.Record, len(messages))
-			for i, m := range messages {
-				records[i] = m.Record()
-			}
-			return records, nil
+			return messages, nil
 		}
 		if ctx.Err() != nil {
 			return nil, ctx.Err() // the follower goes on with the next call

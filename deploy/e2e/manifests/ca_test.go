@@ -36,7 +36,8 @@ import (
 )
 
 // TestMesh runs the deployment with a certificate authority, the watcher of token issuers,
-// that of a source of MCP-over-xDS, the port for MCP-over-xDS, and the process that writes Events. An agent with the
+// that of a source of MCP-over-xDS, the port for MCP-over-xDS, the process that writes Events,
+// and the console. An agent with the
 // token of a pod gets the certificate of its account, with the
 // rights that the manifests give the ca: the API server reviews the token, and the
 // builder knows the pod. With it, it joins a frontend that lets nobody else in.
@@ -49,7 +50,7 @@ func TestMesh(t *testing.T) {
 	c, err := cluster.Start(ctx, t.TempDir(), "default")
 	must(t, err)
 	t.Cleanup(c.End)
-	text := render(own(t, []string{"."}, []string{"components/xds-tls", "components/ca", "components/jwks", "components/events", "components/watcher-xds", "components/mcp"}))
+	text := render(own(t, []string{"."}, []string{"components/xds-tls", "components/ca", "components/jwks", "components/events", "components/console", "components/watcher-xds", "components/mcp"}))
 	must(t, c.Apply(ctx, text))
 	must(t, c.Apply(ctx, podOfShop))
 
@@ -63,23 +64,26 @@ func TestMesh(t *testing.T) {
 	k.know(parse(t, secret("frontend-tls", map[string][]byte{"tls.crt": xds.Cert, "tls.key": xds.Key})))
 	k.know(parse(t, fmt.Sprintf("{apiVersion: v1, kind: ConfigMap, metadata: {name: public-cas, namespace: meshlog}, data: {ca.pem: %q}}", xdsCA.PEM())))
 	k.knowSource(t, secrets)
+	const token = "the token of the console"
+	k.know(parse(t, secret("console", map[string][]byte{"token": []byte(token)})))
 	for _, name := range []string{"watcher-kube", "ca", "kube-events"} {
 		k.accounts[name] = serviceAccount(ctx, t, c, name)
 	}
 	all := workloads(t, parse(t, text))
-	for _, name := range []string{"nats", "builder", "watcher-kube", "ca", "watcher-jwks", "watcher-xds", "kube-events", "frontend"} {
+	for _, name := range []string{"nats", "builder", "watcher-kube", "ca", "watcher-jwks", "watcher-xds", "kube-events", "console", "frontend"} {
 		k.start(all[name])
 	}
 	for _, w := range all {
 		k.ready(w)
 	}
 
+	k.shows(t, k.port("console-0", "15016"), token)
 	k.refusesSink(t, k.port("frontend-0", "15013"), xdsCA)
 	dir := t.TempDir()
-	token := requestToken(ctx, t, c, "demo", "cart", map[string]any{
+	podToken := requestToken(ctx, t, c, "demo", "cart", map[string]any{
 		"audiences": []any{"istio-ca"}, "boundObjectRef": map[string]any{"kind": "Pod", "apiVersion": "v1", "name": "cart-0"},
 	})
-	for file, content := range map[string][]byte{"token": []byte(token), "roots.pem": root, "xds.pem": xdsCA.PEM()} {
+	for file, content := range map[string][]byte{"token": []byte(podToken), "roots.pem": root, "xds.pem": xdsCA.PEM()} {
 		must(t, os.WriteFile(filepath.Join(dir, file), content, 0o600))
 	}
 	agent := k.agent(dir, k.port("frontend-0", "15012"), k.port("ca-0", "15012"))

@@ -84,7 +84,7 @@ func TestRun(t *testing.T) {
 // busAuth writes the keys of the bus, as the README says, with those of other watchers.
 func busAuth(ctx context.Context, t *testing.T, secrets string, others ...string) {
 	t.Helper()
-	args := []string{"--watcher", "kubernetes/default", "--watcher", "ca/default", "--watcher", "jwks/default", "--observer", "--tls", "127.0.0.1",
+	args := []string{"--watcher", "kubernetes/default", "--watcher", "ca/default", "--watcher", "jwks/default", "--observer", "--console", "--tls", "127.0.0.1",
 		"--routes", "nats-0.nats,nats-1.nats,nats-2.nats,127.0.0.1"} // the last one for the certificate: here all pods are on one machine
 	for _, w := range others {
 		args = append(args, "--watcher", w)

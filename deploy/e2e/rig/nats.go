@@ -57,9 +57,9 @@ func (c natsConfig) access() string {
 // authIn is the directory of the users of the servers in a directory.
 func authIn(dir string) string { return filepath.Join(dir, "auth") }
 
-// watchers are the flags for the watchers of all tests, and for an attacker that has
+// watchers are the flags for the watchers and the console of all tests, and for an attacker that has
 // a watcher's key.
-var watchers = []string{"--watcher", "file/default", "--watcher", "file/attacker", "--watcher", "kubernetes/*"}
+var watchers = []string{"--watcher", "file/default", "--watcher", "file/attacker", "--watcher", "kubernetes/*", "--console"}
 
 // StartNATS starts a server that keeps its streams in dir and syncs each write
 // before it acknowledges it. It waits until the server accepts connections.

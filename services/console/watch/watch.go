@@ -1,6 +1,9 @@
 // Package watch keeps in memory what the pages of the console show again and again: the newest
 // reports of the fleet and what follows from them, and the contents of versions that were read
 // last. A page that needs nothing else costs no request to another process.
+//
+// The past is read from the console's own copy, once that is whole, and before from the bus.
+// Whole reports are asked for only while somebody looks.
 package watch
 
 import (
@@ -13,7 +16,8 @@ import (
 	"time"
 
 	"meshlog.dev/proto/ident"
-	reportv1 "meshlog.dev/proto/meshlog/report/v1"
+	"meshlog.dev/services/console/mirror"
+	"meshlog.dev/services/console/record"
 	"meshlog.dev/services/internal/bus"
 	"meshlog.dev/services/operate/command"
 	"meshlog.dev/services/operate/history"
@@ -47,18 +51,45 @@ func (n *Now) Applied(v ident.Position) (applied, streams uint32) {
 	return min(applied, streams), streams
 }
 
-// Mesh is the mesh that the console shows. It is safe for concurrent use.
-type Mesh struct {
-	Target *command.Target
-	Past   *past.Past
+// Watch is what the console knows of a mesh, with or without a bus. It is safe for concurrent
+// use.
+type Watch struct {
+	// Mirror is the console's copy; nil: it has none.
+	Mirror *mirror.Mirror
+	// Recorder records; nil: nothing is recorded.
+	Recorder *record.Recorder
+
 	log    *slog.Logger
-	events command.EventLog
 	now    atomic.Pointer[Now]
 	hurry  chan struct{}
+	looked atomic.Int64  // when somebody looked last, in nanoseconds since 1970
+	asked  atomic.Uint64 // questions for reports
 
 	mu       sync.Mutex
-	contents []*history.Content // the one that was used last is last
+	contents []content // the one that was used last is last
 	viewers  map[chan struct{}]struct{}
+	nodes    map[string]bool // ids of proxies whose nodes the mirror has
+}
+
+// content is the content of a version, and where it was read.
+type content struct {
+	*history.Content
+	from string
+}
+
+// New returns a Watch that knows nothing yet.
+func New(m *mirror.Mirror, r *record.Recorder, log *slog.Logger) *Watch {
+	w := &Watch{Mirror: m, Recorder: r, log: log, hurry: make(chan struct{}, 1), viewers: map[chan struct{}]struct{}{}}
+	w.now.Store(&Now{Err: errors.New("no process has reported yet")})
+	if m != nil {
+		m.OnVersion = func(v *store.Manifest) {
+			if r != nil {
+				r.Published(v)
+			}
+			w.wake()
+		}
+	}
+	return w
 }
 
 // keptContents is how many contents stay in memory: that of the newest version, and of those
@@ -71,94 +102,63 @@ const maxViewers = 256
 // ErrManyViewers says that no further page can listen for changes.
 var ErrManyViewers = errors.New("too many pages listen for changes")
 
-// Open opens the mesh that a connection reaches. It fails while a builder has not made the
-// streams yet. The caller closes target, and the connection.
-func Open(ctx context.Context, target *command.Target, log *slog.Logger) (*Mesh, error) {
-	events, err := target.Log(ctx)
-	if err != nil {
-		return nil, err
-	}
-	chain, err := target.Chain(ctx)
-	if err != nil {
-		return nil, err
-	}
-	m := &Mesh{
-		Target: target, log: log, events: events, hurry: make(chan struct{}, 1), viewers: map[chan struct{}]struct{}{},
-		Past: &past.Past{Name: "the mesh", Log: events, Versions: chain, Blobs: chain, Live: true},
-	}
-	m.now.Store(&Now{Err: errors.New("no process has reported yet")})
-	return m, nil
-}
-
 // Now returns the newest reports.
-func (m *Mesh) Now() *Now { return m.now.Load() }
+func (w *Watch) Now() *Now { return w.now.Load() }
 
-// The pauses between two questions for reports: without a reason, and after a new version.
-const (
-	askEvery = 5 * time.Second
-	askSoon  = 500 * time.Millisecond
-)
+// Asked returns how often processes were asked for reports.
+func (w *Watch) Asked() uint64 { return w.asked.Load() }
 
-// Run asks for reports until ctx is done: at intervals, and soon after a new version.
-func (m *Mesh) Run(ctx context.Context) error {
-	fleet, err := m.Target.Fleet()
-	if err != nil {
-		return err
-	}
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		if err := fleet.Ticks(ctx, m.tick); err != nil && ctx.Err() == nil {
-			m.log.Warn("the console hears of no new versions, and looks at intervals", "error", err)
-		}
-	}()
-	defer func() { <-ended }()
-	for {
-		m.look(ctx)
-		pause := time.NewTimer(askEvery)
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-pause.C:
-		case <-m.hurry:
-			soon := time.NewTimer(askSoon)
-			select {
-			case <-ctx.Done():
-				return ctx.Err()
-			case <-soon.C:
-			}
-		}
-	}
+// lookTime is how long somebody who has got a page counts as looking.
+const lookTime = 30 * time.Second
+
+// watched reports whether somebody looks: a page listens, or was made lately.
+func (w *Watch) watched() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.viewers) > 0 || time.Since(time.Unix(0, w.looked.Load())) < lookTime
 }
 
-// tick makes Run ask soon if the leader tells of a newer version.
-func (m *Mesh) tick(t *reportv1.Tick) {
-	if m.Now().Head.Version() == store.VersionOf(t.GetHead()) && m.Now().Err == nil {
-		return
+// freshWait is how long the first page after a while waits for new reports.
+const freshWait = 2 * time.Second
+
+// Look returns the newest reports for somebody who looks. It waits for new ones if nobody has
+// looked for a while.
+func (w *Watch) Look(ctx context.Context) *Now {
+	w.looked.Store(time.Now().UnixNano())
+	n := w.Now()
+	if n.Err != nil || time.Since(n.At) < 2*askEvery {
+		return n
 	}
+	changed, end, err := w.Listen()
+	if err != nil {
+		return n
+	}
+	defer end()
+	w.wake()
+	wait := time.NewTimer(freshWait)
+	defer wait.Stop()
 	select {
-	case m.hurry <- struct{}{}:
+	case <-changed:
+	case <-wait.C:
+	case <-ctx.Done():
+	}
+	return w.Now()
+}
+
+// wake makes Run ask soon, if somebody looks.
+func (w *Watch) wake() {
+	select {
+	case w.hurry <- struct{}{}:
 	default:
 	}
 }
 
-// look asks once, and tells the viewers.
-func (m *Mesh) look(ctx context.Context) {
-	last := m.Now()
-	now, err := m.ask(ctx, last.Head)
-	if ctx.Err() != nil {
-		return
-	}
-	if err != nil {
-		m.log.Debug("the console shows older reports", "error", err)
-		kept := *last
-		kept.Err = err
-		now = &kept
-	}
-	m.now.Store(now)
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for v := range m.viewers {
+// set makes n the newest reports, and tells the viewers.
+func (w *Watch) set(n *Now) {
+	w.now.Store(n)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for v := range w.viewers {
 		select {
 		case v <- struct{}{}:
 		default: // it has not read the one before
@@ -166,51 +166,27 @@ func (m *Mesh) look(ctx context.Context) {
 	}
 }
 
-func (m *Mesh) ask(ctx context.Context, head store.Stored) (*Now, error) {
-	s := &command.Sources{Log: m.events, Chain: m.Past.Versions}
-	problems, err := m.Target.Reports(ctx, bus.Diagnostics)
-	if err != nil {
-		return nil, err
-	}
-	if s.Reports, err = m.Target.Reports(ctx, bus.Proxies); err != nil {
-		return nil, err
-	}
-	if newest, err := command.Head(ctx, s.Chain); err != nil {
-		return nil, err
-	} else if newest.Manifest == nil {
-		return nil, errors.New("nothing has been published yet")
-	} else if newest.Version != head.Version() || head.Manifest == nil {
-		if head, err = s.Chain.Fetch(ctx, newest.Version); err != nil {
-			return nil, err
-		}
-	}
-	s.Head = head
-	n := &Now{At: time.Now(), Reports: s.Reports, Head: head}
-	if n.Status, err = inspect.StatusOf(ctx, s, s.Reports, problems, n.At); err != nil {
-		return nil, err
-	}
-	if n.Sources, err = s.Views(ctx); err != nil {
-		return nil, err
-	}
-	n.Problems = inspect.DiagnosticsOf(problems, command.Diagnostics(head.Manifest.GetDiagnostics(), ""))
-	n.Proxies, err = inspect.Proxies(s.Reports, m.Past.Versions.History(ctx), n.At)
-	return n, err
-}
-
 // Listen returns a channel that gets a value when Now changes. The caller calls end.
-func (m *Mesh) Listen() (changed <-chan struct{}, end func(), err error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if len(m.viewers) == maxViewers {
+func (w *Watch) Listen() (changed <-chan struct{}, end func(), err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.viewers) == maxViewers {
 		return nil, nil, ErrManyViewers
 	}
 	v := make(chan struct{}, 1)
-	m.viewers[v] = struct{}{}
+	w.viewers[v] = struct{}{}
 	return v, func() {
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		delete(m.viewers, v)
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		delete(w.viewers, v)
 	}, nil
+}
+
+// Mesh is the mesh that pages show: what the console knows of it, and where its past is read.
+type Mesh struct {
+	*Watch
+	Target *command.Target
+	Past   *past.Past
 }
 
 // Content returns the content of a version, from memory if it was read lately.
@@ -228,19 +204,19 @@ func (m *Mesh) Content(ctx context.Context, at command.Moment) (*history.Content
 func (m *Mesh) kept(v ident.Position) *history.Content {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	i := slices.IndexFunc(m.contents, func(c *history.Content) bool { return c.Moment().Version == v })
+	i := slices.IndexFunc(m.contents, func(c content) bool { return c.from == m.Past.Name && c.Moment().Version == v })
 	if i < 0 {
 		return nil
 	}
 	c := m.contents[i]
 	m.contents = append(slices.Delete(m.contents, i, i+1), c)
-	return c
+	return c.Content
 }
 
 func (m *Mesh) keep(c *history.Content) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.contents = append(m.contents, c)
+	m.contents = append(m.contents, content{c, m.Past.Name})
 	if len(m.contents) > keptContents {
 		m.contents = slices.Delete(m.contents, 0, 1)
 	}

@@ -65,7 +65,7 @@ func large(tb testing.TB) (*Server, *watch.Mesh, *watch.Now) {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	return s, &watch.Mesh{Past: &past.Past{Name: "test", Versions: chain}}, now
+	return s, &watch.Mesh{Watch: watch.New(nil, nil, slog.New(slog.DiscardHandler)), Past: &past.Past{Name: "test", Versions: chain}}, now
 }
 
 // pagesOfLarge are the addresses that are measured.

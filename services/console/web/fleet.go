@@ -166,15 +166,21 @@ func proxyPage(ctx context.Context, p *page) (any, error) {
 		v.Streams = append(v.Streams, s)
 		v.Problems = append(v.Problems, x.Problems(p.Now)...)
 	}
-	if len(v.Streams) == 0 {
+	if len(v.Streams) == 0 && p.mesh.Past.Live {
 		return nil, command.NotFound("proxy %q: not connected to any frontend; the fleet lists the proxies that are", v.ID)
 	}
 	var configs []inspect.ConfigView
 	var err error
-	if p.At == "" {
-		configs, err = inspect.Has(ctx, p.mesh.Target, p.mesh.Past, v.ID)
-	} else {
+	switch {
+	case p.At != "":
 		configs, err = inspect.WouldHave(ctx, p.mesh.Target, p.mesh.Past, v.ID, p.At)
+	case p.mesh.Past.Live:
+		configs, err = inspect.Has(ctx, p.mesh.Target, p.mesh.Past, v.ID)
+	default: // no frontend can be asked
+		configs, err = inspect.WouldHave(ctx, p.mesh.Target, p.mesh.Past, v.ID, p.Version().String())
+	}
+	if err != nil && len(v.Streams) == 0 {
+		return nil, err
 	}
 	if err != nil {
 		v.Error = err.Error()

@@ -171,6 +171,8 @@ var functions = template.FuncMap{
 	"indent":   indented,
 	"severity": func(s string) string { return map[string]string{"error": "bad", "warning": "warn"}[s] },
 	"effect":   effectClass,
+	"reached":  reached,
+	"number":   func(n uint32) int { return int(n) },
 }
 
 // tab is a link of the navigation.

@@ -36,6 +36,8 @@ type mesh struct {
 	*operatetest.Mesh
 	*testing.T
 	url string // of the console, without a slash at the end
+	// Copy is the data directory of the console.
+	Copy string
 	// first is the version before the weights of the route changed, shifted the one after that.
 	first, shifted string
 }
@@ -103,7 +105,7 @@ func start(t *testing.T) *mesh {
 	for i := range 10 {
 		many.WriteString(cluster(fmt.Sprintf("lost-%d", i)))
 	}
-	m := &mesh{T: t, Mesh: operatetest.Start(t, map[string]string{
+	m := &mesh{T: t, Copy: t.TempDir(), Mesh: operatetest.Start(t, map[string]string{
 		"shop.yaml": shop, "rule.yaml": rule, "routes.yaml": route(90, 10), "late.yaml": late, "many.yaml": many.String(),
 	})}
 	m.console()
@@ -142,8 +144,8 @@ func (m *mesh) console() {
 	ctx, cancel := context.WithCancel(m.Context())
 	ended := make(chan error, 1)
 	go func() {
-		ended <- settings.Run(ctx, process.DefaultDomain, l, func(ctx context.Context) (*bus.Conn, error) {
-			return bus.ConnectWait(ctx, bus.ConnectOptions{URL: filepath.Join(m.Data, bus.FileName), Role: bus.Operator(), Name: "console", Log: slog.New(slog.DiscardHandler)})
+		ended <- settings.Run(ctx, process.DefaultDomain, m.Copy, l, func(ctx context.Context) (*bus.Conn, error) {
+			return bus.ConnectWait(ctx, bus.ConnectOptions{URL: filepath.Join(m.Data, bus.FileName), Role: bus.Console(), Name: "console", Log: slog.New(slog.DiscardHandler)})
 		}, &process.Process{Build: "test", Log: log, Admin: admin})
 	}()
 	m.Cleanup(func() {

@@ -42,7 +42,10 @@ type Server struct {
 	// Away returns why the bus cannot be reached; nil: it can.
 	Away func() error
 
-	mesh     atomic.Pointer[watch.Mesh] // nil: not open yet
+	// Watch is what the console knows.
+	Watch *watch.Watch
+
+	live     atomic.Pointer[watch.Live] // nil: the bus is not open yet
 	pages    map[string]*template.Template
 	sessions sessions
 	work     chan struct{}
@@ -68,8 +71,24 @@ func New(tokenFile string, log *slog.Logger) (*Server, error) {
 	return s, nil
 }
 
-// Show makes the server show a mesh.
-func (s *Server) Show(m *watch.Mesh) { s.mesh.Store(m) }
+// Show makes the server show a mesh that a bus reaches.
+func (s *Server) Show(l *watch.Live) { s.live.Store(l) }
+
+// Ready returns why there is nothing to show yet; nil: there is a mesh, or a copy of one.
+func (s *Server) Ready() error {
+	if s.mesh() == nil {
+		return errNotOpen
+	}
+	return nil
+}
+
+// mesh returns the mesh to make a page from; nil: there is neither a bus nor a copy.
+func (s *Server) mesh() *watch.Mesh {
+	if s.Watch == nil {
+		return nil
+	}
+	return s.Watch.Current(s.live.Load(), s.Away())
+}
 
 // Limits of connections, which any client that reaches the port may open.
 const (
@@ -131,12 +150,12 @@ type view struct {
 // view serves a page of a sort.
 func (s *Server) view(w http.ResponseWriter, r *http.Request, v view) {
 	p := &page{Title: v.title, Path: r.URL.Path, Query: r.URL.Query(), Now: time.Now(), live: v.live}
-	m := s.mesh.Load()
+	m := s.mesh()
 	if m == nil {
 		s.fail(w, p, errNotOpen)
 		return
 	}
-	p.mesh, p.Mesh = m, m.Now()
+	p.mesh, p.Mesh = m, m.Look(r.Context())
 	if err := s.Away(); err != nil {
 		p.Stale = err.Error()
 	} else if p.Mesh.Err != nil {
@@ -162,12 +181,12 @@ func (s *Server) fail(w http.ResponseWriter, p *page, err error) {
 	status := http.StatusInternalServerError
 	var coded interface{ ExitCode() int }
 	switch {
-	case errors.Is(err, errNotOpen), s.Away() != nil:
-		status = http.StatusServiceUnavailable
 	case errors.As(err, new(*process.UsageError)):
 		status = http.StatusBadRequest
 	case errors.As(err, &coded) && coded.ExitCode() == 3:
 		status = http.StatusNotFound
+	case errors.Is(err, errNotOpen), s.Away() != nil:
+		status = http.StatusServiceUnavailable
 	}
 	if status == http.StatusInternalServerError {
 		s.Log.Warn("a page cannot be shown", "path", p.Path, "error", err)
@@ -199,7 +218,7 @@ const (
 
 // events tells a page that the mesh has changed; the page then loads itself again.
 func (s *Server) events(w http.ResponseWriter, r *http.Request) {
-	m := s.mesh.Load()
+	m := s.mesh()
 	if m == nil {
 		http.Error(w, errNotOpen.Error(), http.StatusServiceUnavailable)
 		return

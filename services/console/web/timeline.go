@@ -7,6 +7,7 @@ import (
 
 	"meshlog.dev/events"
 	"meshlog.dev/proto/ident"
+	"meshlog.dev/services/console/record"
 	"meshlog.dev/services/operate/command"
 	"meshlog.dev/services/operate/history"
 	"meshlog.dev/store"
@@ -32,6 +33,8 @@ type timelineRow struct {
 	Actor, Origin    string
 	Applied, Streams uint32
 	Overlays         []string // ids of overlays that it put or removed
+	// Recorded is how it reached the proxies; nil: that was not recorded.
+	Recorded *record.Version
 }
 
 // stripMark is a version on the strip, whose width is stripWidth.
@@ -109,6 +112,14 @@ func timelineOf(ctx context.Context, p *page, m *store.Manifest, only *command.O
 	}
 	row.VersionView = history.VersionOf(m)
 	row.Applied, row.Streams = p.Mesh.Applied(row.Version)
+	if r := p.mesh.Recorder; r != nil {
+		if v, ok := r.Version(row.Version); ok {
+			row.Recorded = &v
+			if row.Streams == 0 { // no report of the present
+				row.Applied, row.Streams = v.Applied, v.Streams
+			}
+		}
+	}
 	return row, true
 }
 

@@ -30,10 +30,6 @@ var views = map[string]view{
 	"/problems": {"Problems", "problems.html", problems, true},
 }
 
-func overview(_ context.Context, p *page) (any, error) {
-	return p.Mesh.Status, nil
-}
-
 // sourceRow is a source with its cells.
 type sourceRow struct {
 	command.Source

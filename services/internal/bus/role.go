@@ -23,6 +23,7 @@ const (
 	frontendRole roleKind = "frontend"
 	operatorRole roleKind = "operator"
 	observerRole roleKind = "observer"
+	consoleRole  roleKind = "console"
 	adminRole    roleKind = "admin"
 )
 
@@ -74,6 +75,10 @@ func Operator() Role { return Role{kind: operatorRole} }
 // Observer returns the role of processes that ask others for reports, and may do nothing
 // else: no stream, no key.
 func Observer() Role { return Role{kind: observerRole} }
+
+// Console returns the role of the web console: it reads the log, the version chain and the
+// reports, and writes to none of the streams.
+func Console() Role { return Role{kind: consoleRole} }
 
 // Admin returns the role of the administrator, which makes, changes and deletes
 // streams. It has no limits: only the command line uses it, for the few commands
@@ -184,6 +189,13 @@ func (r Role) Permissions(domain string) Permissions {
 	case operatorRole:
 		p.Publish = append(p.Publish,
 			prefix+proxySubject, prefix+drainSubject, prefix+authoritySubject, prefix+listingSubject+"*.*", jsapi.StreamInfo+leaseStream)
+		for _, asked := range reporting {
+			p.Publish = append(p.Publish, prefix+askSubject+string(asked))
+		}
+		p.Subscribe = append(p.Subscribe, prefix+tickSubject, prefix+reportSubject+">")
+	case consoleRole:
+		// It asks frontends for the resources of a proxy; it ends no stream.
+		p.Publish = append(p.Publish, prefix+proxySubject)
 		for _, asked := range reporting {
 			p.Publish = append(p.Publish, prefix+askSubject+string(asked))
 		}

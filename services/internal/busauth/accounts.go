@@ -109,7 +109,7 @@ func limits(r bus.Role) []string {
 		l = []string{ofSource, subscriptions, payload}
 	case watches:
 		l = []string{ofShard, subscriptions, payload}
-	case r == bus.Frontend(), r == bus.Observer():
+	case r == bus.Frontend(), r == bus.Observer(), r == bus.Console():
 		l = []string{subscriptions, payload}
 	default:
 		return nil

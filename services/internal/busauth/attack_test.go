@@ -71,7 +71,7 @@ var arrangements = map[string]arrangement{
 func underAttack(t testing.TB, a arrangement, prepare func(conf string) string) *target {
 	t.Helper()
 	b := &target{TB: t, dir: t.TempDir(), observers: map[string]nkeys.KeyPair{}}
-	_, err := WriteUsers(b.dir, "mesh", append(roles, bus.Observer(), bus.Watcher(eu), bus.Watcher(ca), bus.Watcher(jwks)))
+	_, err := WriteUsers(b.dir, "mesh", append(roles, bus.Observer(), bus.Console(), bus.Watcher(eu), bus.Watcher(ca), bus.Watcher(jwks)))
 	must(t, err)
 	path := filepath.Join(b.dir, ConfigName)
 	conf, err := os.ReadFile(path)

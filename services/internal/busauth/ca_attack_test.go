@@ -114,7 +114,7 @@ func TestJoinTokenAttacks(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			b := underAttack(t, a, nil)
 			before := b.state()
-			for _, role := range []bus.Role{bus.Watcher(files), bus.Watcher(ca), bus.Watcher(jwks), bus.Frontend(), bus.Builder(), bus.Operator(), bus.Observer()} {
+			for _, role := range []bus.Role{bus.Watcher(files), bus.Watcher(ca), bus.Watcher(jwks), bus.Frontend(), bus.Builder(), bus.Operator(), bus.Observer(), bus.Console()} {
 				limited, unlimited := b.raw(b.key(role), len(b.addrs)-1), b.raw(b.observers[accountName(role)], len(b.addrs)-1)
 				h := b.observe(accountName(role), 0)
 				for _, subject := range []string{"$KV.>", "$KV.meshlog_ca.>", joinSubject} {

@@ -152,7 +152,7 @@ func TestKeyAndAuditAttacks(t *testing.T) {
 			for account := range b.observers {
 				observed[account] = b.observe(account, 0)
 			}
-			roles := []bus.Role{bus.Watcher(files), bus.Watcher(ca), bus.Watcher(jwks), bus.Frontend(), bus.Builder(), bus.Operator(), bus.Observer()}
+			roles := []bus.Role{bus.Watcher(files), bus.Watcher(ca), bus.Watcher(jwks), bus.Frontend(), bus.Builder(), bus.Operator(), bus.Observer(), bus.Console()}
 			answers := map[string]string{} // what the reply subjects of each account's own requests begin with
 			for _, role := range roles {
 				answers[accountName(role)] = fmt.Sprintf("answer.%s.", role)

@@ -56,6 +56,9 @@ func Permissions(r bus.Role, domain string) bus.Permissions {
 	case r == bus.Frontend():
 		publish(natsfeed.ReadPermissions())
 		p.Subscribe = append(p.Subscribe, chain.LiveSubject())
+	case r == bus.Console():
+		publish(natslog.ReadPermissions(), natsfeed.ReadPermissions())
+		p.Subscribe = append(p.Subscribe, chain.LiveSubject())
 	case r == bus.Operator():
 		publish(
 			natslog.ReadPermissions(),

@@ -107,10 +107,13 @@ func (u Users) Write(dir string) ([]File, []Permission, error) {
 		return nil, nil, err
 	}
 	files = slices.Concat(files, unused, exchange)
-	hadObserver := strings.Contains(string(old), strconv.Quote(accountName(bus.Observer())))
-	stay := slices.Clip(former)
-	if hadObserver {
-		stay = append(stay, bus.Observer())
+	stay, added := slices.Clip(former), false
+	for _, r := range optional {
+		if strings.Contains(string(old), strconv.Quote(accountName(r))) {
+			stay = append(stay, r)
+		} else if slices.Contains(u.Roles, r) {
+			added = true
+		}
 	}
 	all := accounts(u.Domain, roles, keys, stay)
 	for _, a := range all {
@@ -130,11 +133,15 @@ func (u Users) Write(dir string) ([]File, []Permission, error) {
 	case state != stateChanged:
 	case older:
 		state = stateReplaced
-	case len(now) > len(former), slices.Contains(u.Roles, bus.Observer()) && !hadObserver:
+	case len(now) > len(former), added:
 		state = stateExtended
 	}
 	return append([]File{{path, state}}, files...), u.compare(all, string(old)), nil
 }
+
+// optional are the roles, beside watchers, that a mesh has only if it is told. Once they have an
+// account, that stays.
+var optional = []bus.Role{bus.Observer(), bus.Console()}
 
 // others returns the keys of former users: the files of a pattern that are not known.
 func others(dir, pattern string, known map[string]bool) (unused []File, err error) {

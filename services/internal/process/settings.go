@@ -289,9 +289,15 @@ func CheckData(dir string) error {
 	return nil
 }
 
-// VersionsFile returns the file with the versions of a role, "builder" or
-// "frontend", in a data directory.
+// VersionsFile returns the file with the versions of a role, "builder", "frontend" or
+// "console", in a data directory.
 func VersionsFile(data, role string) string { return filepath.Join(data, role, "versions.db") }
+
+// LogFile returns the file with the console's copy of the log, in a data directory.
+func LogFile(data string) string { return filepath.Join(data, "console", "log.db") }
+
+// RecordsFile returns the file with what the console records, in a data directory.
+func RecordsFile(data string) string { return filepath.Join(data, "console", "records.db") }
 
 // KeysDir returns the directory with the sealed private keys of a frontend, in a data
 // directory.

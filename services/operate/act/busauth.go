@@ -24,6 +24,7 @@ const busAuthLong = `Write to DIR what the NATS servers of a mesh need, and a ke
                 keys: give each process its own with --bus-nkey. All processes of
                 a role may share one; operator is for this command line.
   observer.nk   with --observer: for kube-events, which may ask for reports and nothing else
+  console.nk    with --console: for the web console, which may read and not write
   frontend.xk, watcher-SOURCE-INSTANCE.xk, watcher-SOURCE.xk
                 keys of the key exchange: with --key-exchange, frontends ask
                 watchers for the private keys of certificates, sealed
@@ -78,6 +79,7 @@ func BusAuth() *cobra.Command {
 		Example: `  meshlog bus-auth auth/ --watcher file/default --watcher kubernetes/eu
   meshlog bus-auth auth/ --watcher file/default --watcher consul/dc1 --policy mesh/policy.yaml
   meshlog bus-auth auth/ --watcher kubernetes/eu --watcher ca/default --watcher jwks/default --observer
+  meshlog bus-auth auth/ --watcher file/default --console
   meshlog bus-auth auth/ --watcher file/default --operator alice --operator pipeline
   meshlog bus-auth auth/ --watcher file/default --routes nats-1,nats-2,nats-3
   meshlog bus-auth auth/ --watcher file/default --tls localhost,127.0.0.1
@@ -89,6 +91,7 @@ func BusAuth() *cobra.Command {
 	names := f.StringSlice("tls", nil, "also write certificates, for servers with these `names` and IP addresses")
 	policy := f.String("policy", "", "`file` with the MeshPolicy of the mesh: narrow what watchers may publish by its source rules")
 	observer := f.Bool("observer", false, "also write the key of kube-events, which asks for reports and may do nothing else")
+	console := f.Bool("console", false, "also write the key of the web console, which reads log, versions and reports, and writes nothing")
 	operators := f.StringArray("operator", nil, "also write a signing key for the operator of this `name`; repeat the flag for several operators")
 	routes := f.StringSlice("routes", nil, "also write the secrets of a cluster of servers with these `names`, or NAME:PORT if the port of routes is not 6222")
 	return command.Local(cmd, func(_ context.Context, e *command.Env, args []string) error {
@@ -98,6 +101,9 @@ func BusAuth() *cobra.Command {
 		}
 		if *observer {
 			roles = append(roles, bus.Observer())
+		}
+		if *console {
+			roles = append(roles, bus.Console())
 		}
 		users := busauth.Users{Domain: *domain, Roles: roles, Signed: len(*operators) > 0}
 		var v busAuthView

@@ -21,6 +21,7 @@ import (
 	"meshlog.dev/events/natslog"
 	"meshlog.dev/services/internal/audit"
 	"meshlog.dev/services/internal/bus"
+	"meshlog.dev/services/internal/logcopy"
 	"meshlog.dev/services/internal/process"
 	"meshlog.dev/services/operate/past"
 	"meshlog.dev/store/bolt"
@@ -38,6 +39,7 @@ type Target struct {
 	flags       *pflag.FlagSet
 	admin       bool
 	conn        *bus.Conn // nil before Conn
+	away        error     // why Conn fails; nil: it connects
 	closers     []func() error
 }
 
@@ -47,6 +49,12 @@ func On(conn *bus.Conn, domain string) *Target {
 	t := &Target{Bus: process.DefaultBus(), Stderr: io.Discard, conn: conn}
 	t.Bus.Domain = domain
 	return t
+}
+
+// Unreachable returns a mesh whose bus cannot be reached, for the reason that all that needs the
+// bus then gives.
+func Unreachable(why error) *Target {
+	return &Target{Bus: process.DefaultBus(), Stderr: io.Discard, away: why}
 }
 
 // bindTarget binds the flags that name a mesh. The flags that say how to connect
@@ -106,6 +114,9 @@ func (t *Target) AsAdmin() { t.admin = true }
 func (t *Target) Conn() (*bus.Conn, error) {
 	if t.conn != nil {
 		return t.conn, nil
+	}
+	if t.away != nil {
+		return nil, t.away
 	}
 	role := bus.Operator()
 	if t.admin {
@@ -299,6 +310,9 @@ func (t *Target) copied(what string) error {
 // endedFile opens a copy of the file of a builder or a frontend, which may still
 // run.
 func (t *Target) endedFile() (*past.Past, error) {
+	if p, err := t.endedConsole(); p != nil || err != nil {
+		return p, err
+	}
 	for _, file := range []string{
 		process.VersionsFile(t.Data, "builder"), process.VersionsFile(t.Data, "frontend"), process.VersionsFile(t.Data, ""),
 	} {
@@ -314,6 +328,27 @@ func (t *Target) endedFile() (*past.Past, error) {
 		return &past.Past{Name: file, Versions: past.FromStore(copied)}, nil
 	}
 	return nil, NotFound("%s: holds neither a log nor versions; is it the data directory of `meshlog up`, a builder or a frontend?", t.Data)
+}
+
+// endedConsole opens a copy of the files of a console, which may still run; nil if there are
+// none.
+func (t *Target) endedConsole() (*past.Past, error) {
+	file := process.LogFile(t.Data)
+	if _, err := os.Stat(file); err != nil {
+		return nil, nil
+	}
+	log, err := logcopy.OpenCopy(file)
+	if err != nil {
+		return nil, err
+	}
+	t.CloseLater(log.Close)
+	versions, err := bolt.OpenCopy(process.VersionsFile(t.Data, "console"))
+	if err != nil {
+		return nil, err
+	}
+	t.CloseLater(versions.Close)
+	fmt.Fprintf(t.Stderr, "Reading a copy of the console's copy of log and versions in %s.\n", filepath.Dir(file))
+	return &past.Past{Name: t.Data, Log: log, Versions: past.FromStore(versions), Blobs: log}, nil
 }
 
 func (t *Target) archived(ctx context.Context) (*past.Past, error) {

@@ -14,12 +14,15 @@ import (
 // settings are those of a process of its own.
 type settings struct {
 	process.Bus
+	Data string // empty: no copy, no records
 	*Settings
 }
 
 // Flags binds the settings.
 func (s *settings) Flags(fs *pflag.FlagSet) {
 	s.Bus.Flags(fs)
+	fs.StringVar(&s.Data, "data", s.Data, "data `directory`, for the console's own copy of log and versions and for what it records; empty: none. "+
+		"Set it so that the console shows the past without the bus, and how fast versions reach proxies")
 	s.Settings.Flags(fs)
 }
 
@@ -42,18 +45,19 @@ versions over time, what each version changed, each object with its history, eac
 with its resources and why it has them, its sources and its problems. "meshlog up" has
 one on the same address.
 
-The console only reads. It has the key operator.nk on the bus, because that may read the
-log, the versions and the reports.`,
+The console only reads, and so does its key on the bus, console.nk, which
+"meshlog bus-auth --console" writes. With --data it keeps a copy of log and versions, and
+shows the past from it while the bus is away; and it records how versions reach proxies.`,
 		Example: `  meshlog console --bus data/bus
-  meshlog console --bus nats://127.0.0.1:4222 --bus-nkey auth/operator.nk \
-    --console-listen 0.0.0.0:15016 --console-token-file token`,
-		Verify: func(context.Context, io.Writer) error { return s.Bus.Verify() },
+  meshlog console --bus nats://127.0.0.1:4222 --bus-nkey auth/console.nk \
+    --data /var/lib/meshlog/console --console-listen 0.0.0.0:15016 --console-token-file token`,
+		Verify: func(context.Context, io.Writer) error { return errors.Join(s.Bus.Verify(), process.VerifyData(s.Data)) },
 		Run: func(ctx context.Context, p *process.Process) error {
 			l, err := s.Open(p.Log)
 			if err != nil {
 				return err
 			}
-			return s.Run(ctx, s.Domain, l, s.Connect(bus.Operator(), p), p)
+			return s.Run(ctx, s.Domain, s.Data, l, s.Connect(bus.Console(), p), p)
 		},
 	}
 }

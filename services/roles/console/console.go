@@ -4,16 +4,21 @@ package console
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"sync/atomic"
+	"time"
 
 	"github.com/spf13/pflag"
 
+	"meshlog.dev/services/console/mirror"
+	"meshlog.dev/services/console/record"
 	"meshlog.dev/services/console/watch"
 	"meshlog.dev/services/console/web"
 	"meshlog.dev/services/internal/bus"
+	"meshlog.dev/services/internal/logcopy"
 	"meshlog.dev/services/internal/process"
 	"meshlog.dev/services/operate/command"
 )
@@ -22,10 +27,14 @@ import (
 type Settings struct {
 	Listen    string // empty: there is no console
 	TokenFile string
+	CopyMiB   int           // of the copy of the log
+	History   time.Duration // of the copy
 }
 
 // DefaultSettings are the defaults of the flags.
-func DefaultSettings() *Settings { return &Settings{Listen: "127.0.0.1:15016"} }
+func DefaultSettings() *Settings {
+	return &Settings{Listen: "127.0.0.1:15016", CopyMiB: 1024, History: 7 * 24 * time.Hour}
+}
 
 // Flags binds the settings.
 func (s *Settings) Flags(fs *pflag.FlagSet) {
@@ -33,6 +42,10 @@ func (s *Settings) Flags(fs *pflag.FlagSet) {
 		"Set it to 0.0.0.0:15016, with --console-token-file, to open it to others, behind a proxy with TLS")
 	fs.StringVar(&s.TokenFile, "console-token-file", s.TokenFile, "`file` with the token that opens the console to other machines, read for each request that brings one. "+
 		"Set it so that people can read the console from their own machines")
+	fs.IntVar(&s.CopyMiB, "console-copy-mib", s.CopyMiB, "most `MiB` of records and checkpoints in the console's own copy of the log; the oldest go first. "+
+		"Raise it so that the console shows more of a large log")
+	fs.DurationVar(&s.History, "console-history", s.History, "`time` for which the console's own copy keeps records and versions, of these the newest 5000. "+
+		"Set it to that of the log, --history of the builders, if that is longer")
 }
 
 // Check returns all errors of the settings.
@@ -43,7 +56,7 @@ func (s *Settings) Check() error {
 	if _, _, err := net.SplitHostPort(s.Listen); err != nil {
 		return process.Invalid("console-listen", "%q: want HOST:PORT", s.Listen)
 	}
-	return nil
+	return errors.Join(process.Positive("console-copy-mib", s.CopyMiB), process.Positive("console-history", s.History))
 }
 
 // Open listens, so that a port in use is reported before anything else begins, and logs the
@@ -61,13 +74,24 @@ func (s *Settings) Open(log *slog.Logger) (net.Listener, error) {
 }
 
 // Run serves the console of a domain until ctx is done, and closes the listener. It serves while
-// the bus is away, too: what it read before stays, marked as old.
-func (s *Settings) Run(ctx context.Context, domain string, l net.Listener, connect func(context.Context) (*bus.Conn, error), p *process.Process) error {
+// the bus is away, too: from its copy in the data directory, and what it read before, marked as
+// old. Without a data directory it has no copy, and records nothing.
+func (s *Settings) Run(ctx context.Context, domain, data string, l net.Listener, connect func(context.Context) (*bus.Conn, error), p *process.Process) error {
 	log := p.Log.With(process.Component, "console")
 	server, err := web.New(s.TokenFile, log)
 	if err != nil {
 		return err
 	}
+	kept, err := s.keep(data, log)
+	if err != nil {
+		return errors.Join(process.DataError(err), l.Close())
+	}
+	defer kept.close()
+	w := watch.New(kept.mirror, kept.recorder, log)
+	if err := w.Restore(ctx); err != nil {
+		return err
+	}
+	server.Watch = w
 	var conn atomic.Pointer[bus.Conn]
 	server.Away = func() error {
 		if nc := conn.Load(); nc != nil {
@@ -75,8 +99,10 @@ func (s *Settings) Run(ctx context.Context, domain string, l net.Listener, conne
 		}
 		return bus.ErrNotConnected
 	}
+	p.Admin.Ready("console", server.Ready)
 	p.Admin.Warn("console", server.Away)
-	return process.RunStages(ctx, process.Stage{
+	p.Admin.Register(metrics(w)...)
+	stage := process.Stage{
 		func(ctx context.Context) error { return server.Serve(ctx, l) },
 		func(ctx context.Context) error {
 			nc, err := connect(ctx)
@@ -87,13 +113,48 @@ func (s *Settings) Run(ctx context.Context, domain string, l net.Listener, conne
 			conn.Store(nc)
 			p.Admin.Register(bus.ConnMetrics("console", nc)...)
 			target := command.On(nc, domain)
-			mesh, err := bus.Retry(ctx, log, func(ctx context.Context) (*watch.Mesh, error) { return watch.Open(ctx, target, log) })
+			live, err := bus.Retry(ctx, log, func(ctx context.Context) (*watch.Live, error) { return w.Open(ctx, target) })
 			if err != nil {
 				return err
 			}
 			defer target.Close()
-			server.Show(mesh)
-			return mesh.Run(ctx)
+			server.Show(live)
+			return live.Run(ctx)
 		},
-	})
+	}
+	if kept.recorder != nil {
+		stage = append(stage, kept.recorder.Run)
+	}
+	return process.RunStages(ctx, stage)
+}
+
+// kept is what the console keeps in its data directory; without one, nothing.
+type kept struct {
+	mirror   *mirror.Mirror
+	recorder *record.Recorder
+	log      *slog.Logger
+}
+
+func (s *Settings) keep(data string, log *slog.Logger) (k kept, err error) {
+	k.log = log
+	if data == "" {
+		log.Warn("the console keeps no copy and records nothing: without the bus it shows what it has read before; give --data")
+		return k, nil
+	}
+	if k.mirror, err = mirror.Open(data, logcopy.Limits{Bytes: int64(s.CopyMiB) << 20, Age: s.History}, log); err != nil {
+		return k, err
+	}
+	if k.recorder, err = record.Open(data, log); err != nil {
+		return k, errors.Join(err, k.mirror.Close())
+	}
+	return k, nil
+}
+
+func (k *kept) close() {
+	if k.mirror == nil {
+		return
+	}
+	if err := errors.Join(k.recorder.Close(), k.mirror.Close()); err != nil {
+		k.log.Warn("files of the console cannot be closed", "error", err)
+	}
 }

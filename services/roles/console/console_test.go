@@ -72,8 +72,8 @@ spec: {hosts: [shop.internal], resolution: DNS, ports: [{number: 80, name: http,
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() {
-		ended <- settings.Run(ctx, process.DefaultDomain, l, func(ctx context.Context) (*bus.Conn, error) {
-			return bus.ConnectWait(ctx, bus.ConnectOptions{URL: filepath.Join(m.Data, bus.FileName), Role: bus.Operator(), Name: "console", Log: slog.New(slog.DiscardHandler)})
+		ended <- settings.Run(ctx, process.DefaultDomain, t.TempDir(), l, func(ctx context.Context) (*bus.Conn, error) {
+			return bus.ConnectWait(ctx, bus.ConnectOptions{URL: filepath.Join(m.Data, bus.FileName), Role: bus.Console(), Name: "console", Log: slog.New(slog.DiscardHandler)})
 		}, p)
 	}()
 	defer func() {

@@ -13,10 +13,11 @@ type opened struct {
 	Console
 	listener net.Listener
 	process  *process.Process
+	data     string // directory
 }
 
 func (s *Settings) openConsole(p *process.Process) (*opened, error) {
-	c := &opened{Console: s.Console, process: p}
+	c := &opened{Console: s.Console, process: p, data: s.Data}
 	if s.Console == nil {
 		return c, nil
 	}
@@ -37,5 +38,5 @@ func (c *opened) run(ctx context.Context, connect func(context.Context) (*bus.Co
 		<-ctx.Done()
 		return ctx.Err()
 	}
-	return c.Run(ctx, process.DefaultDomain, c.listener, connect, c.process)
+	return c.Run(ctx, process.DefaultDomain, c.data, c.listener, connect, c.process)
 }

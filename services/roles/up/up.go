@@ -82,8 +82,9 @@ type Console interface {
 	process.Settings
 	// Open listens; it returns nil if the settings want no console.
 	Open(*slog.Logger) (net.Listener, error)
-	// Run serves the mesh of a domain until ctx is done, and closes the listener.
-	Run(ctx context.Context, domain string, l net.Listener, connect func(context.Context) (*bus.Conn, error), p *process.Process) error
+	// Run serves the mesh of a domain until ctx is done, and closes the listener. It keeps its
+	// files in a data directory.
+	Run(ctx context.Context, domain, data string, l net.Listener, connect func(context.Context) (*bus.Conn, error), p *process.Process) error
 }
 
 // DefaultSettings returns settings without Data, without a source to watch and without a console.
@@ -201,7 +202,7 @@ func (s *Settings) Verify(ctx context.Context, w io.Writer) error {
 // roles returns the users of the bus: a role for each part of this process, for the
 // command line, and for watchers in other processes.
 func (s *Settings) roles() ([]bus.Role, error) {
-	all := []bus.Role{bus.Builder(), bus.Frontend(), bus.Operator()}
+	all := []bus.Role{bus.Builder(), bus.Frontend(), bus.Operator(), bus.Console()}
 	add := func(r bus.Role) {
 		if !slices.Contains(all, r) {
 			all = append(all, r)
@@ -304,7 +305,7 @@ func Run(ctx context.Context, p *process.Process, s *Settings) error {
 
 	p.Log.Info("up", append(ports.Attrs(), "config", s.Config, "kubeconfig", s.Kube.Kubeconfig, "sources", s.Sources.File, "mesh_config", s.Sources.MeshConfig, "data", s.Data, "bus", server.URL())...)
 	return process.RunStages(ctx,
-		process.Stage{func(ctx context.Context) error { return console.run(ctx, connect(bus.Operator(), "console")) }},
+		process.Stage{func(ctx context.Context) error { return console.run(ctx, connect(bus.Console(), "console")) }},
 		// version chain -> frontend -> Envoys. It drains first: while its
 		// streams end, everything behind it is still there.
 		process.Stage{func(ctx context.Context) error {
