@@ -111,8 +111,6 @@ type Plan struct {
 	// more works out what sources changed between reading and writing; nil: nothing can come
 	// between.
 	more func(context.Context) ([]events.Event, error)
-	// write, if not nil, appends in place of Do.
-	write func(context.Context) error
 }
 
 // Plan works an act out, and writes nothing.
@@ -178,13 +176,21 @@ const attempts = 5
 
 // Do appends the plan's records, and returns when a version shows them. If it fails and Seq is
 // not 0, they are on the log.
-func (p *Plan) Do(ctx context.Context) error {
-	if p.write != nil {
-		return p.write(ctx)
-	}
+func (p *Plan) Do(ctx context.Context) error { return p.do(ctx, events.Fence{}) }
+
+// DoUnchanged is Do if the log has no record that the plan does not know. Otherwise it writes
+// nothing, and its error is events.ErrConflict.
+func (p *Plan) DoUnchanged(ctx context.Context) error {
+	return p.do(ctx, events.Fence{Kind: events.FenceLog, Seq: p.At.Seq})
+}
+
+func (p *Plan) do(ctx context.Context, fence events.Fence) error {
 	messages := p.messages
 	for range attempts {
-		ack, err := p.mesh.log.Append(ctx, messages, events.Fence{})
+		ack, err := p.mesh.log.Append(ctx, messages, fence)
+		if errors.Is(err, events.ErrConflict) {
+			return err
+		}
 		if err != nil {
 			return fmt.Errorf("%s: it is not known whether the log has it; `meshlog status` lists what holds: %w", p.ID, err)
 		}
@@ -195,6 +201,7 @@ func (p *Plan) Do(ctx context.Context) error {
 		if p.more == nil {
 			return nil
 		}
+		fence = events.Fence{}
 		if messages, err = p.more(ctx); err != nil || len(messages) == 0 {
 			return err
 		}

@@ -31,9 +31,5 @@ func (p *Plan) approve(ctx context.Context) error {
 		return command.NotFound("%q: nothing with this id is held back or in quarantine; `meshlog approve` lists the ids", id)
 	}
 	p.Done = "Approved " + id
-	p.write = func(ctx context.Context) (err error) {
-		p.Seq, p.Version, err = command.Approve(ctx, p.mesh.log, p.mesh.fleet, id, parts)
-		return err
-	}
 	return p.propose(id, command.Approval(parts))
 }

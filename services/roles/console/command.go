@@ -42,11 +42,14 @@ versions over time, what each version changed, each object with its history, eac
 with its resources and why it has them, its sources and its problems. "meshlog up" has
 one on the same address.
 
-The console only reads. It has the key operator.nk on the bus, because that may read the
-log, the versions and the reports.`,
+The console only reads, unless it is given the key of an operator: then people on its
+machine can approve, roll back, freeze and pin, each after a page that shows what would
+change. It has the key operator.nk on the bus, because that may read the log, the versions
+and the reports, and write what operators do.`,
 		Example: `  meshlog console --bus data/bus
   meshlog console --bus nats://127.0.0.1:4222 --bus-nkey auth/operator.nk \
-    --console-listen 0.0.0.0:15016 --console-token-file token`,
+    --console-listen 0.0.0.0:15016 --console-token-file token
+  meshlog console --bus data/bus --operator-key auth/operator-alice.pem`,
 		Verify: func(context.Context, io.Writer) error { return s.Bus.Verify() },
 		Run: func(ctx context.Context, p *process.Process) error {
 			l, err := s.Open(p.Log)

@@ -1,5 +1,5 @@
 // Package console runs the web console of a mesh. It reads the log, the version chain and the
-// reports of the fleet, and writes nothing.
+// reports of the fleet. It writes only what its pages confirm, with the key of an operator.
 package console
 
 import (
@@ -22,10 +22,16 @@ import (
 type Settings struct {
 	Listen    string // empty: there is no console
 	TokenFile string
+	// OperatorKey is the file with the key that signs acts; empty: the console only reads.
+	OperatorKey string
+	// EnvoyAdmin are networks and addresses of Envoys' admin interfaces.
+	EnvoyAdmin []string
 }
 
 // DefaultSettings are the defaults of the flags.
-func DefaultSettings() *Settings { return &Settings{Listen: "127.0.0.1:15016"} }
+func DefaultSettings() *Settings {
+	return &Settings{Listen: "127.0.0.1:15016", EnvoyAdmin: []string{"loopback"}}
+}
 
 // Flags binds the settings.
 func (s *Settings) Flags(fs *pflag.FlagSet) {
@@ -33,6 +39,10 @@ func (s *Settings) Flags(fs *pflag.FlagSet) {
 		"Set it to 0.0.0.0:15016, with --console-token-file, to open it to others, behind a proxy with TLS")
 	fs.StringVar(&s.TokenFile, "console-token-file", s.TokenFile, "`file` with the token that opens the console to other machines, read for each request that brings one. "+
 		"Set it so that people can read the console from their own machines")
+	fs.StringVar(&s.OperatorKey, command.OperatorKeyFlag, s.OperatorKey, "`file` with the key of an operator, as meshlog bus-auth --operator writes it: "+
+		"the console signs with it what is done there. Set it so that people on the machine of the console can approve, roll back, freeze and pin; without it the console only reads")
+	fs.StringSliceVar(&s.EnvoyAdmin, "console-envoy-admin", s.EnvoyAdmin, "`addresses` of Envoys' admin interfaces that the console may ask for a config_dump: IP:PORT, IP, a network, or loopback. "+
+		"Set it if Envoys on other machines can be reached; empty: it asks none")
 }
 
 // Check returns all errors of the settings.
@@ -43,7 +53,24 @@ func (s *Settings) Check() error {
 	if _, _, err := net.SplitHostPort(s.Listen); err != nil {
 		return process.Invalid("console-listen", "%q: want HOST:PORT", s.Listen)
 	}
-	return nil
+	if s.OperatorKey != "" {
+		if _, err := command.ReadOperatorKey(s.OperatorKey); err != nil {
+			return process.Invalid(command.OperatorKeyFlag, "%w", err)
+		}
+	}
+	_, err := s.adminRules()
+	return err
+}
+
+func (s *Settings) adminRules() (rules []web.AdminRule, err error) {
+	for _, a := range s.EnvoyAdmin {
+		r, err := web.ParseAdminRules(a)
+		if err != nil {
+			return nil, process.Invalid("console-envoy-admin", "%w", err)
+		}
+		rules = append(rules, r...)
+	}
+	return rules, nil
 }
 
 // Open listens, so that a port in use is reported before anything else begins, and logs the
@@ -66,6 +93,10 @@ func (s *Settings) Run(ctx context.Context, domain string, l net.Listener, conne
 	log := p.Log.With(process.Component, "console")
 	server, err := web.New(s.TokenFile, log)
 	if err != nil {
+		return err
+	}
+	server.OperatorKey = s.OperatorKey
+	if server.EnvoyAdmin, err = s.adminRules(); err != nil {
 		return err
 	}
 	var conn atomic.Pointer[bus.Conn]
