@@ -316,33 +316,8 @@ func TestActAttacks(t *testing.T) {
 			}
 		})
 	}
-	t.Run("a form twice", func(t *testing.T) {
-		q := attackRequest{method: "POST", path: "/act/freeze", from: localFrom, host: localHost}
-		q.token, q.cookie = acting.form(path)
-		if w := acting.send(q); w.Code != http.StatusSeeOther {
-			t.Fatalf("once: status %d:\n%s", w.Code, w.Body)
-		}
-		before := acting.last(t.Context())
-		if w := acting.send(q); w.Code != http.StatusForbidden || !strings.Contains(w.Body.String(), "was used already") {
-			t.Errorf("twice: status %d:\n%s", w.Code, w.Body)
-		}
-		if after := acting.last(t.Context()); after != before {
-			t.Errorf("the log went on from %d to %d", before, after)
-		}
-	})
-	t.Run("the key of no operator", func(t *testing.T) {
-		key, _ := operator(t)
-		other := m.attack(key, "")
-		q := attackRequest{method: "POST", path: "/act/rollback", from: localFrom, host: localHost}
-		q.token, q.cookie = other.form(address("/act/rollback", "version", m.first))
-		before := other.last(t.Context())
-		if w := other.send(q); w.Code != http.StatusConflict || !strings.Contains(w.Body.String(), "is the key of no operator in the MeshPolicy") {
-			t.Errorf("status %d:\n%s", w.Code, w.Body)
-		}
-		if after := other.last(t.Context()); after != before {
-			t.Errorf("the log went on from %d to %d", before, after)
-		}
-	})
+	t.Run("a form twice", func(t *testing.T) { acting.twice(t, path) })
+	t.Run("the key of no operator", func(t *testing.T) { testStranger(t, m) })
 	t.Run("without a key the page has no button", func(t *testing.T) {
 		w := reading.send(attackRequest{method: "GET", path: "/act/rollback?version=" + m.first, from: localFrom, host: localHost})
 		body := html.UnescapeString(w.Body.String())
@@ -350,4 +325,35 @@ func TestActAttacks(t *testing.T) {
 			t.Errorf("status %d:\n%s", w.Code, body)
 		}
 	})
+}
+
+// twice sends a form twice: it counts once.
+func (a *attackRig) twice(t *testing.T, path string) {
+	q := attackRequest{method: "POST", path: "/act/freeze", from: localFrom, host: localHost}
+	q.token, q.cookie = a.form(path)
+	if w := a.send(q); w.Code != http.StatusSeeOther {
+		t.Fatalf("once: status %d:\n%s", w.Code, w.Body)
+	}
+	before := a.last(t.Context())
+	if w := a.send(q); w.Code != http.StatusForbidden || !strings.Contains(w.Body.String(), "was used already") {
+		t.Errorf("twice: status %d:\n%s", w.Code, w.Body)
+	}
+	if after := a.last(t.Context()); after != before {
+		t.Errorf("the log went on from %d to %d", before, after)
+	}
+}
+
+// testStranger acts with a key that the MeshPolicy does not name.
+func testStranger(t *testing.T, m *mesh) {
+	key, _ := operator(t)
+	other := m.attack(key, "")
+	q := attackRequest{method: "POST", path: "/act/rollback", from: localFrom, host: localHost}
+	q.token, q.cookie = other.form(address("/act/rollback", "version", m.first))
+	before := other.last(t.Context())
+	if w := other.send(q); w.Code != http.StatusConflict || !strings.Contains(w.Body.String(), "is the key of no operator in the MeshPolicy") {
+		t.Errorf("status %d:\n%s", w.Code, w.Body)
+	}
+	if after := other.last(t.Context()); after != before {
+		t.Errorf("the log went on from %d to %d", before, after)
+	}
 }

@@ -163,7 +163,7 @@ func TestBrowser(t *testing.T) {
 		{"proxy", address("/proxy", "id", app, "type", "CDS")},
 		{"rejecting", address("/proxy", "id", evil)},
 		{"why", address("/why", "proxy", app, "resource", "cluster/outbound|80|v1|shop.internal")},
-		{"routes", address("/routes", "proxy", app, "host", "shop.internal")},
+		{"routes", address("/routes", "proxy", app)},
 		{"act", address("/act/rollback", "version", m.first, "object", "VirtualService/demo/shop")},
 		{"act to fill in", "/act/pin"},
 		{"sources", "/sources"},

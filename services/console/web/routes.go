@@ -35,6 +35,15 @@ type routeRow struct {
 // More is how many further domains the host has.
 func (r *routeRow) More() int { return max(0, len(r.Domains)-1) }
 
+// About is what objects about the host may have in their names; empty: the host names none.
+func (r *routeRow) About() string {
+	label, _, _ := strings.Cut(strings.TrimPrefix(r.Host, "*."), ".")
+	if label, _, _ = strings.Cut(label, ":"); label == "*" {
+		return ""
+	}
+	return label
+}
+
 type clusterRow struct {
 	inspect.RouteCluster
 	Weight uint32
@@ -150,7 +159,7 @@ func (e routeEdge) LabelY() int { return e.To.MidY() - 4 }
 // letterWidth wide.
 const (
 	boxWidth, boxHeight, boxGap = 250, 26, 8
-	columnGap                   = 70
+	columnGap                   = 40
 	letterWidth                 = 8 // at most
 )
 

@@ -50,7 +50,7 @@ func TestPages(t *testing.T) {
 		"why":       {address("/why", "proxy", app, "resource", "cluster/outbound|80|v1|shop.internal"), 200, []string{"DestinationRule demo/shop", "shop.yaml:1", "without it there is no such resource"}, nil},
 		"used":      {address("/object", "key", "DestinationRule/demo/shop"), 200, []string{"Where it is used", "that is made from it, one proxy for each class", "outbound|80|v1|shop.internal", "/why?"}, nil},
 		"not used":  {address("/object", "key", "MeshPolicy/default"), 200, []string{"No connected proxy has a resource that is made from it"}, nil},
-		"routes":    {address("/routes", "proxy", app, "host", "shop.internal"), 200, []string{`<svg class="routes"`, "outbound|80|v1|shop.internal", "10.1.0.1:80", ">50<", "field=virtual_hosts", "cluster%2Foutbound%7C80%7Cv1%7Cshop.internal"}, []string{"no endpoints"}},
+		"routes":    {address("/routes", "proxy", app, "host", "shop.internal"), 200, []string{`<svg class="routes"`, "outbound|80|v1|shop.internal", "10.1.0.1:80", ">50<", "field=virtual_hosts", "/objects?q=shop", "cluster%2Foutbound%7C80%7Cv1%7Cshop.internal"}, []string{"no endpoints"}},
 		"then sent": {address("/routes", "proxy", app, "host", "shop.internal", "at", first), 200, []string{">90<", ">10<"}, []string{">50<"}},
 		"no routes": {address("/routes", "proxy", app, "host", "nobody"), 200, []string{"No route of"}, nil},
 		"sources":   {"/sources", 200, []string{"file/default", "FOLLOWING"}, nil},

@@ -41,7 +41,7 @@ func (s *Settings) Flags(fs *pflag.FlagSet) {
 		"Set it so that people can read the console from their own machines")
 	fs.StringVar(&s.OperatorKey, command.OperatorKeyFlag, s.OperatorKey, "`file` with the key of an operator, as meshlog bus-auth --operator writes it: "+
 		"the console signs with it what is done there. Set it so that people on the machine of the console can approve, roll back, freeze and pin; without it the console only reads")
-	fs.StringSliceVar(&s.EnvoyAdmin, "console-envoy-admin", s.EnvoyAdmin, "`addresses` of Envoys' admin interfaces that the console may ask for a config_dump: IP:PORT, IP, a network, or loopback. "+
+	fs.StringSliceVar(&s.EnvoyAdmin, "console-envoy-admin", s.EnvoyAdmin, "`address` of Envoys' admin interfaces, or several, that the console may ask for a config_dump: IP:PORT, IP, a network, or loopback. "+
 		"Set it if Envoys on other machines can be reached; empty: it asks none")
 }
 
