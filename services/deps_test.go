@@ -79,7 +79,7 @@ var laws = []law{
 	{
 		of:     []string{module + "console/..."},
 		never:  []string{module + "operate/cli", module + "operate/act", module + "operate/apply", module + "roles/...", module + "cmd/...", module + "watcher/...", module + "ca/signer", "k8s.io/client-go/..."},
-		reason: "a console that reads cannot change a mesh, and roles put it together",
+		reason: "the console changes a mesh by operate/rollback only, with an operator's key; roles put it together",
 	},
 	{
 		of:     []string{module + "console/..."},

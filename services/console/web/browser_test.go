@@ -23,6 +23,8 @@ import (
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
+
+	"meshlog.dev/services/roles/console"
 )
 
 var screenshots = flag.Bool("screenshots", false, "write the pictures of the README")
@@ -145,6 +147,10 @@ func (b *browser) text(expression string) string {
 func TestBrowser(t *testing.T) {
 	m := start(t)
 	const app = "sidecar~10.0.0.9~app.demo~demo.svc.cluster.local"
+	acting := console.DefaultSettings()
+	acting.OperatorKey = m.key
+	m.url = m.console(acting)
+	m.until("/problems", "Held back by the guard")
 	b := m.browser()
 	pages := []struct{ name, path string }{
 		{"overview", "/"},
@@ -157,6 +163,9 @@ func TestBrowser(t *testing.T) {
 		{"proxy", address("/proxy", "id", app, "type", "CDS")},
 		{"rejecting", address("/proxy", "id", evil)},
 		{"why", address("/why", "proxy", app, "resource", "cluster/outbound|80|v1|shop.internal")},
+		{"routes", address("/routes", "proxy", app)},
+		{"act", address("/act/rollback", "version", m.first, "object", "VirtualService/demo/shop")},
+		{"act to fill in", "/act/pin"},
 		{"sources", "/sources"},
 		{"problems", "/problems"},
 		{"error", "/nothing"},
@@ -198,6 +207,7 @@ func TestBrowser(t *testing.T) {
 			}
 		})
 	}
+	t.Run("acts by keyboard", func(t *testing.T) { b := *b; b.T = t; testActsByKeyboard(m, &b) })
 	t.Run("keyboard", func(t *testing.T) { b := *b; b.T = t; testKeyboard(&b) })
 	t.Run("live", func(t *testing.T) { b := *b; b.T = t; testLive(m, &b) })
 	t.Run("without scripts", func(t *testing.T) { b := *b; b.T = t; testWithoutScripts(&b) })
@@ -206,7 +216,7 @@ func TestBrowser(t *testing.T) {
 // picture writes a screenshot, for the README.
 func (b *browser) picture(name string, dark bool) {
 	b.Helper()
-	of := map[string]bool{"overview": false, "timeline": false, "version": true, "why": false, "fleet": true, "problems": false, "phone": false}
+	of := map[string]bool{"overview": false, "timeline": false, "version": true, "why": false, "fleet": true, "problems": false, "phone": false, "routes": false, "act": true}
 	if want, ok := of[name]; !*screenshots || !ok || want != dark {
 		return
 	}
@@ -253,6 +263,44 @@ func testKeyboard(b *browser) {
 	}
 	b.tab("#main .past a, .past a")
 	b.do(chromedp.KeyEvent(kb.Enter), chromedp.WaitNotPresent(chromedp.CSS(".past")))
+}
+
+// An operator without a mouse approves the loss, and rolls an object back: each act shows what
+// it would change, and asks once more.
+func testActsByKeyboard(m *mesh, b *browser) {
+	b.open("/problems", 1200, false)
+	b.tab(`#main a[href^="/act/approve"]`)
+	b.do(chromedp.KeyEvent(kb.Enter), chromedp.WaitReady(chromedp.CSS(".confirm")))
+	if text := b.text(`document.querySelector("#main").innerText`); !strings.Contains(text, "10 objects change") {
+		b.Errorf("the page to approve shows\n%s", text)
+	}
+	b.tab(".confirm button")
+	b.do(chromedp.KeyEvent(kb.Enter), chromedp.WaitReady(chromedp.CSS(".notice.good")))
+	b.acted("approval", "")
+
+	b.open(address("/object", "key", "VirtualService/demo/shop", "at", m.first), 1200, false)
+	b.tab(`#main a[href^="/act/rollback"]`)
+	b.do(chromedp.KeyEvent(kb.Enter), chromedp.WaitReady(chromedp.CSS("#reason")))
+	b.tab("#reason")
+	b.do(chromedp.KeyEvent("503 since the weights"), chromedp.KeyEvent(kb.Enter), chromedp.WaitReady(chromedp.CSS(".notice.good")))
+	b.acted("rollback", "503 since the weights")
+	if v := b.violations(); len(v) > 0 {
+		b.Errorf("axe-core finds\n%s", strings.Join(v, "\n"))
+	}
+}
+
+// acted demands that the page shows a record of alice.
+func (b *browser) acted(what, reason string) {
+	b.Helper()
+	text := b.text(`document.querySelector("#main").innerText`)
+	for _, want := range []string{"is on the log", "alice, signed", reason} {
+		if !strings.Contains(text, want) {
+			b.Errorf("after the %s the page lacks %q:\n%s", what, want, text)
+		}
+	}
+	for _, s := range b.said.take() {
+		b.Errorf("the browser complains: %s", s)
+	}
 }
 
 // A page of the present follows the mesh.

@@ -112,14 +112,17 @@ type Paged[T any] struct {
 }
 
 // paged returns the page of rows that an address names.
-func paged[T any](rows []T, number string) Paged[T] {
-	pages := max(1, (len(rows)+pageSize-1)/pageSize)
+func paged[T any](rows []T, number string) Paged[T] { return pagedBy(rows, number, pageSize) }
+
+// pagedBy is paged for pages of a size.
+func pagedBy[T any](rows []T, number string, size int) Paged[T] {
+	pages := max(1, (len(rows)+size-1)/size)
 	n, err := strconv.Atoi(number)
 	if err != nil || n < 1 {
 		n = 1
 	}
 	n = min(n, pages)
-	first, last := (n-1)*pageSize, min(n*pageSize, len(rows))
+	first, last := (n-1)*size, min(n*size, len(rows))
 	return Paged[T]{Rows: rows[first:last], All: len(rows), First: min(first+1, last), Last: last, Page: n, Pages: pages}
 }
 
@@ -154,15 +157,22 @@ func (p *page) SortBy(column, text string) Sort {
 }
 
 var functions = template.FuncMap{
-	"clock":    clock,
-	"stamp":    func(t time.Time) string { return t.UTC().Format(time.RFC3339Nano) },
-	"since":    func(t, now time.Time) string { return command.Since(t, now) },
-	"cell":     cellClass,
-	"lines":    func(c past.ObjectChange) []string { return command.ChangeLines(c) },
-	"fields":   func(f []past.FieldChange) []string { return command.FieldLines(f) },
-	"brief":    func(b json.RawMessage) string { return command.Brief(b) },
-	"plural":   func(n int, one, many string) string { return command.Plural(n, one, many) },
-	"upper":    strings.ToUpper,
+	"clock":  clock,
+	"stamp":  func(t time.Time) string { return t.UTC().Format(time.RFC3339Nano) },
+	"since":  func(t, now time.Time) string { return command.Since(t, now) },
+	"cell":   cellClass,
+	"lines":  func(c past.ObjectChange) []string { return command.ChangeLines(c) },
+	"fields": func(f []past.FieldChange) []string { return command.FieldLines(f) },
+	"brief":  func(b json.RawMessage) string { return command.Brief(b) },
+	"plural": func(n int, one, many string) string { return command.Plural(n, one, many) },
+	"upper":  strings.ToUpper,
+	"pair": func(p *page, r routeRow) any {
+		return struct {
+			P   *page
+			Row *routeRow
+		}{p, &r}
+	},
+	"path":     func(a, b string) string { return a + "/" + b },
 	"join":     func(all []string) string { return strings.Join(all, ", ") },
 	"text":     func(v any) string { return fmt.Sprint(v) },
 	"add":      func(a, b int) int { return a + b },

@@ -38,6 +38,7 @@ type mesh struct {
 	url string // of the console, without a slash at the end
 	// Copy is the data directory of the console.
 	Copy string
+	key  string // the file of alice, an operator that the MeshPolicy names
 	// first is the version before the weights of the route changed, shifted the one after that.
 	first, shifted string
 }
@@ -105,10 +106,11 @@ func start(t *testing.T) *mesh {
 	for i := range 10 {
 		many.WriteString(cluster(fmt.Sprintf("lost-%d", i)))
 	}
-	m := &mesh{T: t, Copy: t.TempDir(), Mesh: operatetest.Start(t, map[string]string{
-		"shop.yaml": shop, "rule.yaml": rule, "routes.yaml": route(90, 10), "late.yaml": late, "many.yaml": many.String(),
+	key, policy := operator(t)
+	m := &mesh{T: t, Copy: t.TempDir(), key: key, Mesh: operatetest.Start(t, map[string]string{
+		"shop.yaml": shop, "rule.yaml": rule, "routes.yaml": route(90, 10), "late.yaml": late, "many.yaml": many.String(), "policy.yaml": policy,
 	})}
-	m.console()
+	m.url = m.console(console.DefaultSettings())
 	m.until("/", "Needs attention") // of late.yaml: the console has reports
 	m.write("routes.yaml", route(50, 50))
 	const route = "/timeline?kind=VirtualService&name=shop"
@@ -127,15 +129,14 @@ func start(t *testing.T) *mesh {
 	return m
 }
 
-// console runs a console of the mesh.
-func (m *mesh) console() {
+// console runs a console of the mesh, and returns its address without a slash at the end.
+func (m *mesh) console(settings *console.Settings) string {
 	m.Helper()
 	log, lines := operatetest.NewEvents()
 	admin, err := process.NewAdmin("127.0.0.1:0")
 	if err != nil {
 		m.Fatal(err)
 	}
-	settings := console.DefaultSettings()
 	settings.Listen = "127.0.0.1:0"
 	l, err := settings.Open(log)
 	if err != nil {
@@ -145,7 +146,7 @@ func (m *mesh) console() {
 	ended := make(chan error, 1)
 	go func() {
 		ended <- settings.Run(ctx, process.DefaultDomain, m.Copy, l, func(ctx context.Context) (*bus.Conn, error) {
-			return bus.ConnectWait(ctx, bus.ConnectOptions{URL: filepath.Join(m.Data, bus.FileName), Role: bus.Console(), Name: "console", Log: slog.New(slog.DiscardHandler)})
+			return bus.ConnectWait(ctx, m.bus(settings.Role()))
 		}, &process.Process{Build: "test", Log: log, Admin: admin})
 	}()
 	m.Cleanup(func() {
@@ -154,7 +155,11 @@ func (m *mesh) console() {
 			m.Errorf("the console ended with %v", err)
 		}
 	})
-	m.url = strings.TrimSuffix(lines.Wait(m.T, "console", "url"), "/")
+	return strings.TrimSuffix(lines.Wait(m.T, "console", "url"), "/")
+}
+
+func (m *mesh) bus(role bus.Role) bus.ConnectOptions {
+	return bus.ConnectOptions{URL: filepath.Join(m.Data, bus.FileName), Role: role, Name: "console", Log: slog.New(slog.DiscardHandler)}
 }
 
 func (m *mesh) write(name, content string) {

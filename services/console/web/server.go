@@ -45,10 +45,16 @@ type Server struct {
 	// Watch is what the console knows.
 	Watch *watch.Watch
 
-	live     atomic.Pointer[watch.Live] // nil: the bus is not open yet
-	pages    map[string]*template.Template
-	sessions sessions
-	work     chan struct{}
+	// OperatorKey is the file with the key that signs acts; empty: the console only reads.
+	OperatorKey string
+	// EnvoyAdmin are the admin addresses of Envoys that the console may ask; none: it asks none.
+	EnvoyAdmin []AdminRule
+
+	live          atomic.Pointer[watch.Live] // nil: the bus is not open yet
+	pages         map[string]*template.Template
+	sessions      sessions
+	confirmations confirmations
+	work          chan struct{}
 }
 
 // New returns a server that shows no mesh yet.
@@ -120,6 +126,9 @@ func (s *Server) Handler() http.Handler {
 	for path, v := range views {
 		mux.HandleFunc("GET "+path, s.limited(func(w http.ResponseWriter, r *http.Request) { s.view(w, r, v) }))
 	}
+	mux.HandleFunc("GET /envoy", s.limited(s.envoyPage))
+	mux.HandleFunc("GET /act/{act}", s.limited(s.actPage))
+	mux.HandleFunc("POST /act/{act}", s.limited(s.act))
 	mux.HandleFunc("GET /events", s.events)
 	mux.HandleFunc("GET /login", s.limited(s.login))
 	mux.HandleFunc("POST /login", s.limited(s.login))
@@ -149,11 +158,23 @@ type view struct {
 
 // view serves a page of a sort.
 func (s *Server) view(w http.ResponseWriter, r *http.Request, v view) {
+	p, err := s.begin(r, v)
+	if err == nil {
+		p.Data, err = v.make(r.Context(), p)
+	}
+	if err != nil {
+		s.fail(w, p, err)
+		return
+	}
+	s.render(w, v.file, p)
+}
+
+// begin returns a page of a sort, without its data.
+func (s *Server) begin(r *http.Request, v view) (*page, error) {
 	p := &page{Title: v.title, Path: r.URL.Path, Query: r.URL.Query(), Now: time.Now(), live: v.live}
 	m := s.mesh()
 	if m == nil {
-		s.fail(w, p, errNotOpen)
-		return
+		return p, errNotOpen
 	}
 	p.mesh, p.Mesh = m, m.Look(r.Context())
 	if err := s.Away(); err != nil {
@@ -161,17 +182,7 @@ func (s *Server) view(w http.ResponseWriter, r *http.Request, v view) {
 	} else if p.Mesh.Err != nil {
 		p.Stale = p.Mesh.Err.Error()
 	}
-	if err := p.moveTo(r.Context(), p.Query.Get("at")); err != nil {
-		s.fail(w, p, err)
-		return
-	}
-	data, err := v.make(r.Context(), p)
-	if err != nil {
-		s.fail(w, p, err)
-		return
-	}
-	p.Data = data
-	s.render(w, v.file, p)
+	return p, p.moveTo(r.Context(), p.Query.Get("at"))
 }
 
 var errNotOpen = errors.New("the console has not reached the log yet: it waits for the bus, and for a builder to begin the log")
@@ -180,7 +191,10 @@ var errNotOpen = errors.New("the console has not reached the log yet: it waits f
 func (s *Server) fail(w http.ResponseWriter, p *page, err error) {
 	status := http.StatusInternalServerError
 	var coded interface{ ExitCode() int }
+	var of statusError
 	switch {
+	case errors.As(err, &of):
+		status = of.status
 	case errors.As(err, new(*process.UsageError)):
 		status = http.StatusBadRequest
 	case errors.As(err, &coded) && coded.ExitCode() == 3:

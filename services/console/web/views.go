@@ -26,7 +26,9 @@ var views = map[string]view{
 	"/fleet":    {"Fleet", "fleet.html", fleet, true},
 	"/proxy":    {"Proxy", "proxy.html", proxyPage, true},
 	"/why":      {"Why", "why.html", whyPage, false},
+	"/routes":   {"Routes", "routes.html", routesPage, false},
 	"/sources":  {"Sources", "sources.html", sourcesPage, true},
+	"/acted":    {"Done", "acted.html", acted, true},
 	"/problems": {"Problems", "problems.html", problems, true},
 }
 
@@ -153,6 +155,7 @@ type objectData struct {
 	Missing  string
 	Events   Paged[*past.KeyEvent] // the newest first
 	Copies   []past.Key            // of other sources
+	Used     *usedData             // nil: the version does not have it
 }
 
 func object(ctx context.Context, p *page) (any, error) {
@@ -195,6 +198,7 @@ func object(ctx context.Context, p *page) (any, error) {
 		if v.Document, err = v.Standing.Document(); err != nil {
 			v.Missing = "Cannot be shown: " + err.Error()
 		}
+		v.Used = used(ctx, p, c, k)
 	}
 	events, err := past.Of(ctx, p.mesh.Past, []ident.Key{k}, func(int64, int64) {})
 	if err != nil {

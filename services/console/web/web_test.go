@@ -48,6 +48,11 @@ func TestPages(t *testing.T) {
 		"past":      {address("/proxy", "id", app, "type", "CDS", "at", first), 200, []string{"What it would have at " + first, "outbound|80|v1|shop.internal"}, []string{">new<"}},
 		"no proxy":  {"/proxy?id=nobody", 404, []string{"not connected to any frontend"}, nil},
 		"why":       {address("/why", "proxy", app, "resource", "cluster/outbound|80|v1|shop.internal"), 200, []string{"DestinationRule demo/shop", "shop.yaml:1", "without it there is no such resource"}, nil},
+		"used":      {address("/object", "key", "DestinationRule/demo/shop"), 200, []string{"Where it is used", "that is made from it, one proxy for each class", "outbound|80|v1|shop.internal", "/why?"}, nil},
+		"not used":  {address("/object", "key", "MeshPolicy/default"), 200, []string{"No connected proxy has a resource that is made from it"}, nil},
+		"routes":    {address("/routes", "proxy", app, "host", "shop.internal"), 200, []string{`<svg class="routes"`, "outbound|80|v1|shop.internal", "10.1.0.1:80", ">50<", "field=virtual_hosts", "/objects?q=shop", "cluster%2Foutbound%7C80%7Cv1%7Cshop.internal"}, []string{"no endpoints"}},
+		"then sent": {address("/routes", "proxy", app, "host", "shop.internal", "at", first), 200, []string{">90<", ">10<"}, []string{">50<"}},
+		"no routes": {address("/routes", "proxy", app, "host", "nobody"), 200, []string{"No route of"}, nil},
 		"sources":   {"/sources", 200, []string{"file/default", "FOLLOWING"}, nil},
 		"problems":  {"/problems", 200, []string{"Held back by the guard", "10 objects of file/default", "subsett"}, nil},
 		"before":    {address("/problems", "at", first), 200, []string{"subsett"}, []string{"Held back by the guard"}},
@@ -81,7 +86,7 @@ func TestPages(t *testing.T) {
 func testInjection(t *testing.T, m *mesh) {
 	for _, path := range []string{
 		"/", "/fleet", "/fleet?group=class", address("/proxy", "id", evil), address("/fleet", "q", evil), address("/objects", "q", evil, "kind", evil),
-		address("/timeline", "actor", evil), address("/problems", "q", evil), address("/why", "proxy", evil, "resource", evil), address("/object", "key", evil),
+		address("/timeline", "actor", evil), address("/routes", "proxy", evil, "host", evil), address("/act/rollback", "version", evil, "object", evil), address("/act/pin", "version", "latest", "proxies", evil), address("/acted", "record", evil), address("/problems", "q", evil), address("/why", "proxy", evil, "resource", evil), address("/object", "key", evil),
 		address("/", "at", evil), address("/login", "to", evil), "/" + address("<script>", "x", evil), address("/version", "proxy", evil),
 	} {
 		_, body := m.get(path)

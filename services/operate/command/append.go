@@ -50,11 +50,7 @@ func WaitFor(ctx context.Context, log events.Reader, fleet *bus.Fleet, seq uint6
 // until a version shows that. It returns the record of the last removal, and that
 // version.
 func Approve(ctx context.Context, log EventLog, fleet *bus.Fleet, id string, parts []string) (uint64, ident.Position, error) {
-	var batch []events.Event
-	for _, part := range parts {
-		batch = append(batch, NewEvent("approve", &events.Overlay{ID: part, Remove: true}))
-	}
-	ack, err := log.Append(ctx, batch, events.Fence{})
+	ack, err := log.Append(ctx, Approval(parts), events.Fence{})
 	if err != nil {
 		return 0, ident.Position{}, fmt.Errorf("approve %s: %w", id, err)
 	}
@@ -63,4 +59,12 @@ func Approve(ctx context.Context, log EventLog, fleet *bus.Fleet, id string, par
 		return ack.Seq, version, fmt.Errorf("approved %s with record %d, but %w", id, ack.Seq, err)
 	}
 	return ack.Seq, version, nil
+}
+
+// Approval returns the events that approve a hold or a quarantine: they remove its overlays.
+func Approval(parts []string) (batch []events.Event) {
+	for _, part := range parts {
+		batch = append(batch, NewEvent("approve", &events.Overlay{ID: part, Remove: true}))
+	}
+	return batch
 }

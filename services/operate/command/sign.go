@@ -169,6 +169,9 @@ func (l *operatorLog) sign(e events.Event) (events.Event, error) {
 	}
 	l.number++
 	f := l.replay.Fold()
+	if name := f.Operators()[publicKey(l.key)]; name != "" {
+		e.Actor = name
+	}
 	e, err := events.Sign(e, l.key, f.Segment().ID, f.Position(), l.number)
 	if err == nil {
 		l.signed[e.ID] = e.Signature

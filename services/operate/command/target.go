@@ -57,6 +57,12 @@ func Unreachable(why error) *Target {
 	return &Target{Bus: process.DefaultBus(), Stderr: io.Discard, away: why}
 }
 
+// SignWith makes OperatorLog sign with the key in a file; empty: it signs nothing.
+func (t *Target) SignWith(file string) *Target {
+	t.operatorKey = file
+	return t
+}
+
 // bindTarget binds the flags that name a mesh. The flags that say how to connect
 // are the same for all commands and more than a command's own: its help does not
 // list them, `meshlog options` does.

@@ -3,6 +3,7 @@ package rollback
 import (
 	"context"
 	"crypto/rand"
+	"fmt"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -31,41 +32,41 @@ What a MeshPolicy forbids is taken from service all the same.`,
 		if err := a.checkReason(); err != nil {
 			return err
 		}
-		source, instance, _ := strings.Cut(args[0], "/")
-		if source == "" || instance == "" {
-			return command.Usage("source %q: want SOURCE/INSTANCE, as `meshlog sources` prints it", args[0])
-		}
-		shard := ident.Shard{Source: source, Instance: instance}
-		if err := a.open(ctx, e); err != nil {
-			return err
-		}
-		if err := a.read(ctx); err != nil {
-			return err
-		}
-		if !a.knows(shard) {
-			return command.NotFound("source %s: the log has no record of it; `meshlog sources` lists the sources", shard)
-		}
-		words, err := command.Words(a.head.Snapshot)
-		if err != nil {
-			return err
-		}
-		for _, w := range words {
-			if w.Kind == "freeze" && w.Scope == shard.String() {
-				return command.Usage("source %s: %s froze it already, with %s", shard, w.Actor, w.ID)
-			}
-		}
-		id := "freeze-" + strings.ToLower(rand.Text()[:10])
-		message := command.NewEvent("freeze", &events.Overlay{ID: id, Kind: ident.Freeze, Reason: a.reason, Scope: &ident.Scope{Shard: shard}})
-		if finished, err := a.do(ctx, id, []events.Event{message}); finished || err != nil {
-			return err
-		}
-		return a.done("Froze %s", shard)
+		return a.run(ctx, e, Intent{Act: ActFreeze, Source: args[0]})
 	})
 }
 
+// freeze plans a freeze.
+func (p *Plan) freeze(ctx context.Context) error {
+	source, instance, _ := strings.Cut(p.Intent.Source, "/")
+	if source == "" || instance == "" {
+		return command.Usage("source %q: want SOURCE/INSTANCE, as `meshlog sources` prints it", p.Intent.Source)
+	}
+	shard := ident.Shard{Source: source, Instance: instance}
+	if err := p.read(ctx); err != nil {
+		return err
+	}
+	if !p.knows(shard) {
+		return command.NotFound("source %s: the log has no record of it; `meshlog sources` lists the sources", shard)
+	}
+	words, err := command.Words(p.head.Snapshot)
+	if err != nil {
+		return err
+	}
+	for _, w := range words {
+		if w.Kind == "freeze" && w.Scope == shard.String() {
+			return command.Usage("source %s: %s froze it already, with %s", shard, w.Actor, w.ID)
+		}
+	}
+	p.Done = fmt.Sprintf("Froze %s", shard)
+	id := "freeze-" + strings.ToLower(rand.Text()[:10])
+	message := command.NewEvent("freeze", &events.Overlay{ID: id, Kind: ident.Freeze, Reason: p.Intent.Reason, Scope: &ident.Scope{Shard: shard}})
+	return p.propose(id, []events.Event{message})
+}
+
 // knows reports whether the log has records of a source.
-func (a *act) knows(shard ident.Shard) bool {
-	for _, s := range a.fold.Shards() {
+func (p *Plan) knows(shard ident.Shard) bool {
+	for _, s := range p.fold.Shards() {
 		if s.Shard == shard {
 			return true
 		}

@@ -3,7 +3,7 @@ package rollback
 import (
 	"context"
 	"crypto/rand"
-	"errors"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -12,7 +12,6 @@ import (
 
 	"meshlog.dev/events"
 	"meshlog.dev/proto/ident"
-	"meshlog.dev/services/builder/ledger"
 	"meshlog.dev/services/mesh/kind"
 	"meshlog.dev/services/mesh/world"
 	"meshlog.dev/services/operate/command"
@@ -36,71 +35,65 @@ with the endpoints that it had then.
 		Example: `  meshlog pin --data data/ latest --proxies namespace=shop,app=cart --reason "sale until Monday"
   meshlog pin --data data/ latest~1 --proxies cluster=cart --reason "compare"`,
 	}
-	p := &pin{act: &act{}}
+	var a act
 	proxies := cmd.Flags().String("proxies", "", "the proxies: a `selector` such as namespace=shop,app=cart (required)")
-	p.reasonFlag(cmd)
-	p.flags(cmd)
+	a.reasonFlag(cmd)
+	a.flags(cmd)
 	return command.Live(cmd, func(ctx context.Context, e *command.Env, args []string) error {
-		if err := p.checkReason(); err != nil {
+		if err := a.checkReason(); err != nil {
 			return err
 		}
 		if *proxies == "" {
 			return command.Usage("--proxies is missing: say which proxies stay as they are, such as namespace=shop,app=cart")
 		}
-		var err error
-		if p.proxies, err = ident.ParseProxies(*proxies); err != nil {
+		if _, err := ident.ParseProxies(*proxies); err != nil {
 			return command.Usage("--proxies: %w", err)
 		}
-		if err := p.open(ctx, e); err != nil {
-			return err
-		}
-		target, err := command.FindMoment(ctx, p.past, args[0])
-		if err != nil {
-			return err
-		}
-		content, err := target.Content(ctx, p.past)
-		if err != nil {
-			return err
-		}
-		p.to = target.Version
-		if p.was, err = ledger.World(content); err != nil {
-			return err
-		}
-		if p.known, err = configured(content); err != nil {
-			return err
-		}
-		return p.run(ctx)
+		return a.run(ctx, e, Intent{Act: ActPin, Version: args[0], Proxies: *proxies})
 	})
+}
+
+// keep plans a pin.
+func (p *Plan) keep(ctx context.Context) error {
+	proxies, err := ident.ParseProxies(p.Intent.Proxies)
+	if err != nil {
+		return command.Usage("proxies: %w", err)
+	}
+	target, err := p.moment(ctx)
+	if err != nil {
+		return err
+	}
+	p.pin = "pin-" + strings.ToLower(rand.Text()[:10])
+	n := &pin{Plan: p, target: *target, proxies: proxies}
+	values, err := n.values(ctx)
+	if err != nil {
+		return err
+	}
+	messages, err := n.messages(values)
+	if err != nil {
+		return err
+	}
+	p.more = func(ctx context.Context) ([]events.Event, error) {
+		values, err := n.values(ctx)
+		if err != nil || len(values) == 0 {
+			return nil, err
+		}
+		return n.messages(values)
+	}
+	p.Done = fmt.Sprintf("Pinned %s to %s", proxies, target.to)
+	return p.propose(p.pin, messages)
 }
 
 // pin keeps proxies on a version.
 type pin struct {
-	*act
+	*Plan
+	target
 	proxies ident.Proxies
-	to      ident.Position
-	was     *world.World // the world at to
-	known   []ident.Key  // the configuration at to
 }
 
-func (p *pin) run(ctx context.Context) error {
-	p.act.pin = "pin-" + strings.ToLower(rand.Text()[:10])
-	for n := range attempts {
-		values, err := p.values(ctx)
-		if err != nil {
-			return err
-		}
-		if n > 0 && len(values) == 0 {
-			return p.done("Pinned %s to %s", p.proxies, p.to)
-		}
-		messages, err := split(&events.Overlay{ID: p.act.pin, Kind: ident.Pin, Reason: p.reason, Proxies: &p.proxies}, values)
-		if err != nil {
-			return err
-		}
-		if finished, err := p.do(ctx, p.act.pin, messages); finished || err != nil {
-			return err
-		}
-	}
-	return errors.New("pinned, but not all objects are as they were: sources changed them, or a MeshPolicy forbids what they were; `meshlog status` shows the pin")
+// messages returns those of a pin with these values.
+func (p *pin) messages(values map[ident.Key]ident.OverlayValue) ([]events.Event, error) {
+	return p.split(&events.Overlay{ID: p.pin, Kind: ident.Pin, Reason: p.Intent.Reason, Proxies: &p.proxies}, values)
 }
 
 // values returns a value for each object that the proxies are served otherwise than it
@@ -109,14 +102,14 @@ func (p *pin) values(ctx context.Context) (map[ident.Key]ident.OverlayValue, err
 	if err := p.read(ctx); err != nil {
 		return nil, err
 	}
-	if pins := p.fold.Pins(); len(pins) >= world.MaxPins && !slices.ContainsFunc(pins, func(o world.Overlay) bool { return o.ID == p.act.pin }) {
+	if pins := p.fold.Pins(); len(pins) >= world.MaxPins && !slices.ContainsFunc(pins, func(o world.Overlay) bool { return o.ID == p.pin }) {
 		return nil, command.Usage("there are %d pins, as many as there may be: `meshlog unpin` lists them", len(pins))
 	}
 	now, err := configured(p.head.Snapshot)
 	if err != nil {
 		return nil, err
 	}
-	view, _ := p.world.View(p.act.pin)
+	view, _ := p.world.View(p.pin)
 	values := map[ident.Key]ident.OverlayValue{}
 	for _, k := range slices.Concat(p.known, now) {
 		kd, ok := kind.ByName(k.Kind)
@@ -145,27 +138,23 @@ func Unpin() *cobra.Command {
 	var a act
 	a.flags(cmd)
 	return command.Live(cmd, func(ctx context.Context, e *command.Env, args []string) error {
-		if err := a.open(ctx, e); err != nil {
-			return err
+		if len(args) == 1 {
+			return a.run(ctx, e, Intent{Act: ActUnpin, ID: args[0]})
 		}
-		if err := a.read(ctx); err != nil {
-			return err
-		}
-		all, err := command.Words(a.head.Snapshot)
+		all, err := holding(ctx, e)
 		if err != nil {
 			return err
 		}
 		all = slices.DeleteFunc(all, func(w command.Word) bool { return !isPin(w) })
-		if len(args) == 0 {
-			e.Print(all, func() { showPins(all, e.Output) })
-			return nil
-		}
-		a.pin = args[0]
-		if !slices.ContainsFunc(all, func(w command.Word) bool { return w.ID == a.pin }) {
-			return command.NotFound("%q: no pin with this id holds; `meshlog unpin` lists the ids", a.pin)
-		}
-		return a.end(ctx, "unpin", "Unpinned", a.pin)
+		e.Print(all, func() { showPins(all, e.Output) })
+		return nil
 	})
+}
+
+// unpin plans the end of a pin.
+func (p *Plan) unpin(ctx context.Context) error {
+	p.pin, p.Done = p.Intent.ID, "Unpinned "+p.Intent.ID
+	return p.end(ctx, isPin, command.NotFound("%q: no pin with this id holds; `meshlog unpin` lists the ids", p.Intent.ID))
 }
 
 func isPin(w command.Word) bool { return w.Kind == past.OverlayKinds[ident.Pin] }

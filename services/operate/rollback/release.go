@@ -28,40 +28,56 @@ If a source has lost many objects meanwhile, the guard may hold this loss back:
 	var a act
 	a.flags(cmd)
 	return command.Live(cmd, func(ctx context.Context, e *command.Env, args []string) error {
-		if err := a.open(ctx, e); err != nil {
-			return err
+		if len(args) == 1 {
+			return a.run(ctx, e, Intent{Act: ActRelease, ID: args[0]})
 		}
-		if err := a.read(ctx); err != nil {
-			return err
-		}
-		all, err := command.Words(a.head.Snapshot)
+		all, err := holding(ctx, e)
 		if err != nil {
 			return err
 		}
 		all = slices.DeleteFunc(all, isPin)
-		if len(args) == 0 {
-			e.Print(all, func() { showWords(all, e.Output) })
-			return nil
-		}
-		id := args[0]
-		if !slices.ContainsFunc(all, func(w command.Word) bool { return w.ID == id }) {
-			return command.NotFound("%q: no rollback or freeze with this id holds; `meshlog release` lists the ids", id)
-		}
-		return a.end(ctx, "release", "Released", id)
+		e.Print(all, func() { showWords(all, e.Output) })
+		return nil
 	})
 }
 
-// end removes an overlay.
-func (a *act) end(ctx context.Context, by, ended, id string) error {
-	message := command.NewEvent(by, &events.Overlay{ID: id, Remove: true})
-	if finished, err := a.do(ctx, id, []events.Event{message}); finished || err != nil {
+// holding returns the rollbacks, freezes and pins in the newest version.
+func holding(ctx context.Context, e *command.Env) ([]command.Word, error) {
+	chain, err := e.Chain(ctx)
+	if err != nil {
+		return nil, err
+	}
+	head, err := command.FetchHead(ctx, chain)
+	if err != nil {
+		return nil, err
+	}
+	if head.Manifest == nil {
+		return nil, command.NotFound("the mesh has no versions: nothing has been published yet")
+	}
+	return command.Words(head.Snapshot)
+}
+
+// release plans the end of a rollback or a freeze.
+func (p *Plan) release(ctx context.Context) error {
+	p.Done = "Released " + p.Intent.ID
+	return p.end(ctx, func(w command.Word) bool { return !isPin(w) },
+		command.NotFound("%q: no rollback or freeze with this id holds; `meshlog release` lists the ids", p.Intent.ID))
+}
+
+// end plans the removal of an overlay, which must be one of those that can be ended so.
+func (p *Plan) end(ctx context.Context, can func(command.Word) bool, missing error) error {
+	if err := p.read(ctx); err != nil {
 		return err
 	}
-	a.env.Print(a.view, func() {
-		a.show()
-		a.env.Line("%s %s: %s, in version %s.", ended, id, a.counted(), a.view.Version)
-	})
-	return nil
+	all, err := command.Words(p.head.Snapshot)
+	if err != nil {
+		return err
+	}
+	id := p.Intent.ID
+	if !slices.ContainsFunc(all, func(w command.Word) bool { return w.ID == id && can(w) }) {
+		return missing
+	}
+	return p.propose(id, []events.Event{command.NewEvent(p.Intent.Act, &events.Overlay{ID: id, Remove: true})})
 }
 
 func showWords(all []command.Word, out *command.Output) {

@@ -49,72 +49,82 @@ An OBJECT is KIND/NAMESPACE/NAME, or KIND/NAME.
 		if *namespace != "" && len(args) > 1 {
 			return command.Usage("--namespace and OBJECT: give one of them")
 		}
-		if err := o.open(ctx, e); err != nil {
-			return err
-		}
-		target, err := command.FindMoment(ctx, o.past, args[0])
-		if err != nil {
-			return err
-		}
-		content, err := target.Content(ctx, o.past)
-		if err != nil {
-			return err
-		}
-		r := &rollback{act: &o, to: target.Version, scope: ident.Scope{Config: true, Namespace: *namespace}, objects: args[1:]}
-		if r.was, err = ledger.World(content); err != nil {
-			return err
-		}
-		if r.known, err = configured(content); err != nil {
-			return err
-		}
-		return r.run(ctx)
+		return o.run(ctx, e, Intent{Act: ActRollback, Version: args[0], Namespace: *namespace, Objects: args[1:]})
 	})
+}
+
+// rollback plans a rollback.
+func (p *Plan) rollback(ctx context.Context) error {
+	if p.Intent.Namespace != "" && len(p.Intent.Objects) > 0 {
+		return command.Usage("a namespace and objects: give one of them")
+	}
+	target, err := p.moment(ctx)
+	if err != nil {
+		return err
+	}
+	r := &rollback{Plan: p, target: *target, scope: ident.Scope{Config: true, Namespace: p.Intent.Namespace}, objects: p.Intent.Objects, values: map[ident.Key]ident.OverlayValue{}}
+	r.id = "rollback-" + strings.ToLower(rand.Text()[:10])
+	messages, err := r.next(ctx)
+	if err != nil {
+		return err
+	}
+	if len(messages) == 0 {
+		p.Nothing = fmt.Sprintf("Nothing to roll back: the configuration is as it was in %s.", r.to)
+		return nil
+	}
+	if len(r.objects) == 0 { // nothing can come between single objects and the overlay over them
+		p.more = r.next
+	}
+	p.Done = fmt.Sprintf("Rolled back to %s", r.to)
+	return p.propose(r.id, messages)
+}
+
+// target is a version that an act goes back to.
+type target struct {
+	to    ident.Position
+	was   *world.World // the world at to
+	known []ident.Key  // the configuration at to
+}
+
+// moment finds the version of the intent, and writes it in full.
+func (p *Plan) moment(ctx context.Context) (*target, error) {
+	m, err := command.FindMoment(ctx, p.mesh.past, p.Intent.Version)
+	if err != nil {
+		return nil, err
+	}
+	p.Intent.Version = m.Version.String()
+	content, err := m.Content(ctx, p.mesh.past)
+	if err != nil {
+		return nil, err
+	}
+	t := &target{to: m.Version}
+	if t.was, err = ledger.World(content); err != nil {
+		return nil, err
+	}
+	t.known, err = configured(content)
+	return t, err
 }
 
 // rollback puts configuration back to what it was.
 type rollback struct {
-	*act
-	to      ident.Position
-	was     *world.World // the world at to
-	known   []ident.Key  // the configuration at to
+	*Plan
+	target
+	id      string
 	scope   ident.Scope
-	objects []string // names of objects, instead of the scope
+	objects []string                         // names of objects, instead of the scope
+	values  map[ident.Key]ident.OverlayValue // that it has so far
 }
 
-// attempts is how often a rollback is repeated because a source has changed something
-// between the version that was read and the rollback.
-const attempts = 5
-
-func (r *rollback) run(ctx context.Context) error {
-	id := "rollback-" + strings.ToLower(rand.Text()[:10])
-	values := map[ident.Key]ident.OverlayValue{}
-	for n := range attempts {
-		more, err := r.values(ctx)
-		if err != nil {
-			return err
-		}
-		for _, v := range more {
-			values[v.Key] = v
-		}
-		if len(more) == 0 {
-			if n == 0 {
-				r.env.Line("Nothing to roll back: the configuration is as it was in %s.", r.to)
-				return nil
-			}
-			return r.done("Rolled back to %s", r.to)
-		}
-		messages, err := split(&events.Overlay{ID: id, Kind: ident.Rollback, Reason: r.reason, Scope: r.kept()}, values)
-		if err != nil {
-			return err
-		}
-		if finished, err := r.do(ctx, id, messages); finished || err != nil {
-			return err
-		}
-		if len(r.objects) > 0 { // nothing can come between: the overlay lies over them
-			return r.done("Rolled back to %s", r.to)
-		}
+// next returns the messages that put back what differs; none: nothing does.
+func (r *rollback) next(ctx context.Context) ([]events.Event, error) {
+	more, err := r.differing(ctx)
+	if err != nil || len(more) == 0 {
+		return nil, err
 	}
-	return fmt.Errorf("rolled back, but sources changed other objects each time; run the command again")
+	for _, v := range more {
+		r.values[v.Key] = v
+	}
+	return r.split(&events.Overlay{ID: r.id, Kind: ident.Rollback, Reason: r.Intent.Reason, Scope: r.kept()}, r.values)
 }
 
 // kept returns what stays as it is beside the objects that are rolled back.
@@ -125,8 +135,8 @@ func (r *rollback) kept() *ident.Scope {
 	return &r.scope
 }
 
-// values returns a value for each object that is served otherwise than it was.
-func (r *rollback) values(ctx context.Context) (values []ident.OverlayValue, err error) {
+// differing returns a value for each object that is served otherwise than it was.
+func (r *rollback) differing(ctx context.Context) (values []ident.OverlayValue, err error) {
 	if err := r.read(ctx); err != nil {
 		return nil, err
 	}
@@ -197,7 +207,7 @@ func configured(s *store.Snapshot) (keys []ident.Key, err error) {
 const maxValues = 256 << 10
 
 // split returns the messages of an overlay with these values.
-func split(o *events.Overlay, values map[ident.Key]ident.OverlayValue) ([]events.Event, error) {
+func (p *Plan) split(o *events.Overlay, values map[ident.Key]ident.OverlayValue) ([]events.Event, error) {
 	var parts []*events.Overlay
 	size := 0
 	for _, k := range sorted(values) {
@@ -221,11 +231,11 @@ func split(o *events.Overlay, values map[ident.Key]ident.OverlayValue) ([]events
 	}
 	var messages []events.Event
 	batch := rand.Text()
-	for i, p := range parts {
+	for i, part := range parts {
 		if len(parts) > 1 {
-			p.Batch = events.Batch{ID: batch, Index: uint32(i), Total: uint32(len(parts))}
+			part.Batch = events.Batch{ID: batch, Index: uint32(i), Total: uint32(len(parts))}
 		}
-		messages = append(messages, command.NewEvent(past.OverlayKinds[o.Kind], p))
+		messages = append(messages, command.NewEvent(past.OverlayKinds[o.Kind], part))
 	}
 	return messages, nil
 }

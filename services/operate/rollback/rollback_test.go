@@ -69,7 +69,7 @@ func save(t *testing.T, m *operatetest.Mesh, name, text string) string {
 
 // result is a view as JSON has it.
 type result struct {
-	view
+	View
 	Version string `json:"version"`
 }
 

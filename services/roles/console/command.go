@@ -7,7 +7,6 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"meshlog.dev/services/internal/bus"
 	"meshlog.dev/services/internal/process"
 )
 
@@ -46,18 +45,21 @@ with its resources and why it has them, its sources and its problems. "meshlog u
 one on the same address.
 
 The console only reads, and so does its key on the bus, console.nk, which
-"meshlog bus-auth --console" writes. With --data it keeps a copy of log and versions, and
+"meshlog bus-auth --console" writes. Given the key of an operator, and operator.nk as its
+key on the bus, people on its machine can approve, roll back, freeze and pin, each after a
+page that shows what would change. With --data it keeps a copy of log and versions, and
 shows the past from it while the bus is away; and it records how versions reach proxies.`,
 		Example: `  meshlog console --bus data/bus
   meshlog console --bus nats://127.0.0.1:4222 --bus-nkey auth/console.nk \
-    --data /var/lib/meshlog/console --console-listen 0.0.0.0:15016 --console-token-file token`,
+    --data /var/lib/meshlog/console --console-listen 0.0.0.0:15016 --console-token-file token
+  meshlog console --bus data/bus --operator-key auth/operator-alice.pem`,
 		Verify: func(context.Context, io.Writer) error { return errors.Join(s.Bus.Verify(), process.VerifyData(s.Data)) },
 		Run: func(ctx context.Context, p *process.Process) error {
 			l, err := s.Open(p.Log)
 			if err != nil {
 				return err
 			}
-			return s.Run(ctx, s.Domain, s.Data, l, s.Connect(bus.Console(), p), p)
+			return s.Run(ctx, s.Domain, s.Data, l, s.Connect(s.Role(), p), p)
 		},
 	}
 }

@@ -1,5 +1,5 @@
 // Package console runs the web console of a mesh. It reads the log, the version chain and the
-// reports of the fleet, and writes nothing.
+// reports of the fleet. It writes only what its pages confirm, with the key of an operator.
 package console
 
 import (
@@ -29,11 +29,15 @@ type Settings struct {
 	TokenFile string
 	CopyMiB   int           // of the copy of the log
 	History   time.Duration // of the copy
+	// OperatorKey is the file with the key that signs acts; empty: the console only reads.
+	OperatorKey string
+	// EnvoyAdmin are networks and addresses of Envoys' admin interfaces.
+	EnvoyAdmin []string
 }
 
 // DefaultSettings are the defaults of the flags.
 func DefaultSettings() *Settings {
-	return &Settings{Listen: "127.0.0.1:15016", CopyMiB: 1024, History: 7 * 24 * time.Hour}
+	return &Settings{Listen: "127.0.0.1:15016", CopyMiB: 1024, History: 7 * 24 * time.Hour, EnvoyAdmin: []string{"loopback"}}
 }
 
 // Flags binds the settings.
@@ -46,6 +50,18 @@ func (s *Settings) Flags(fs *pflag.FlagSet) {
 		"Raise it so that the console shows more of a large log")
 	fs.DurationVar(&s.History, "console-history", s.History, "`time` for which the console's own copy keeps records and versions, of these the newest 5000. "+
 		"Set it to that of the log, --history of the builders, if that is longer")
+	fs.StringVar(&s.OperatorKey, command.OperatorKeyFlag, s.OperatorKey, "`file` with the key of an operator, as meshlog bus-auth --operator writes it: "+
+		"the console signs with it what is done there. Set it so that people on the machine of the console can approve, roll back, freeze and pin; without it the console only reads")
+	fs.StringSliceVar(&s.EnvoyAdmin, "console-envoy-admin", s.EnvoyAdmin, "`address` of Envoys' admin interfaces, or several, that the console may ask for a config_dump: IP:PORT, IP, a network, or loopback. "+
+		"Set it if Envoys on other machines can be reached; empty: it asks none")
+}
+
+// Role returns the role on the bus: one that only reads, unless acts are signed.
+func (s *Settings) Role() bus.Role {
+	if s.OperatorKey != "" {
+		return bus.Operator()
+	}
+	return bus.Console()
 }
 
 // Check returns all errors of the settings.
@@ -56,7 +72,24 @@ func (s *Settings) Check() error {
 	if _, _, err := net.SplitHostPort(s.Listen); err != nil {
 		return process.Invalid("console-listen", "%q: want HOST:PORT", s.Listen)
 	}
-	return errors.Join(process.Positive("console-copy-mib", s.CopyMiB), process.Positive("console-history", s.History))
+	if s.OperatorKey != "" {
+		if _, err := command.ReadOperatorKey(s.OperatorKey); err != nil {
+			return process.Invalid(command.OperatorKeyFlag, "%w", err)
+		}
+	}
+	_, err := s.adminRules()
+	return errors.Join(process.Positive("console-copy-mib", s.CopyMiB), process.Positive("console-history", s.History), err)
+}
+
+func (s *Settings) adminRules() (rules []web.AdminRule, err error) {
+	for _, a := range s.EnvoyAdmin {
+		r, err := web.ParseAdminRules(a)
+		if err != nil {
+			return nil, process.Invalid("console-envoy-admin", "%w", err)
+		}
+		rules = append(rules, r...)
+	}
+	return rules, nil
 }
 
 // Open listens, so that a port in use is reported before anything else begins, and logs the
@@ -92,6 +125,10 @@ func (s *Settings) Run(ctx context.Context, domain, data string, l net.Listener,
 		return err
 	}
 	server.Watch = w
+	server.OperatorKey = s.OperatorKey
+	if server.EnvoyAdmin, err = s.adminRules(); err != nil {
+		return err
+	}
 	var conn atomic.Pointer[bus.Conn]
 	server.Away = func() error {
 		if nc := conn.Load(); nc != nil {

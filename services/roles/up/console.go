@@ -33,10 +33,10 @@ func (c *opened) close() {
 }
 
 // run serves until ctx is done; without a console it waits for that.
-func (c *opened) run(ctx context.Context, connect func(context.Context) (*bus.Conn, error)) error {
+func (c *opened) run(ctx context.Context, connect func(bus.Role, string) func(context.Context) (*bus.Conn, error)) error {
 	if c.listener == nil {
 		<-ctx.Done()
 		return ctx.Err()
 	}
-	return c.Run(ctx, process.DefaultDomain, c.data, c.listener, connect, c.process)
+	return c.Run(ctx, process.DefaultDomain, c.data, c.listener, connect(c.Role(), "console"), c.process)
 }

@@ -82,6 +82,8 @@ type Console interface {
 	process.Settings
 	// Open listens; it returns nil if the settings want no console.
 	Open(*slog.Logger) (net.Listener, error)
+	// Role returns its role on the bus.
+	Role() bus.Role
 	// Run serves the mesh of a domain until ctx is done, and closes the listener. It keeps its
 	// files in a data directory.
 	Run(ctx context.Context, domain, data string, l net.Listener, connect func(context.Context) (*bus.Conn, error), p *process.Process) error
@@ -305,7 +307,7 @@ func Run(ctx context.Context, p *process.Process, s *Settings) error {
 
 	p.Log.Info("up", append(ports.Attrs(), "config", s.Config, "kubeconfig", s.Kube.Kubeconfig, "sources", s.Sources.File, "mesh_config", s.Sources.MeshConfig, "data", s.Data, "bus", server.URL())...)
 	return process.RunStages(ctx,
-		process.Stage{func(ctx context.Context) error { return console.run(ctx, connect(bus.Console(), "console")) }},
+		process.Stage{func(ctx context.Context) error { return console.run(ctx, connect) }},
 		// version chain -> frontend -> Envoys. It drains first: while its
 		// streams end, everything behind it is still there.
 		process.Stage{func(ctx context.Context) error {
