@@ -200,7 +200,9 @@ func TestBrowser(t *testing.T) {
 	}
 	t.Run("keyboard", func(t *testing.T) { b := *b; b.T = t; testKeyboard(&b) })
 	t.Run("live", func(t *testing.T) { b := *b; b.T = t; testLive(m, &b) })
+	t.Run("charts", func(t *testing.T) { b := *b; b.T = t; testCharts(m, &b) })
 	t.Run("without scripts", func(t *testing.T) { b := *b; b.T = t; testWithoutScripts(&b) })
+	t.Run("without the bus", func(t *testing.T) { b := *m.browser(); b.T = t; testWithoutBus(m, &b) })
 }
 
 // picture writes a screenshot, for the README.
