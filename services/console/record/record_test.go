@@ -47,13 +47,13 @@ func TestRecord(t *testing.T) {
 		r := open(t, data)
 		r.Report(summary("a", 60, 1, 60, 2)) // rejections of before count for no version
 		r.Report(summary("b", 40, 1, 40, 0))
-		time.Sleep(time.Second)
+		<-time.After(time.Second)
 		r.Published(published(2))
-		time.Sleep(100 * time.Millisecond)
+		<-time.After(100 * time.Millisecond)
 		r.Report(summary("a", 60, 2, 30, 2))
-		time.Sleep(100 * time.Millisecond)
+		<-time.After(100 * time.Millisecond)
 		r.Report(summary("a", 60, 2, 60, 5))
-		time.Sleep(time.Second)
+		<-time.After(time.Second)
 		r.Report(summary("b", 40, 2, 40, 0))
 		want := Version{Version: at(2), Half: 200 * time.Millisecond, Most: 1200 * time.Millisecond, Applied: 100, Streams: 100, NACKs: 3}
 		check := func(r *Recorder) {
@@ -92,7 +92,7 @@ func TestBounds(t *testing.T) {
 		r.Published(published(2))
 		r.Report(summary("a", 10, 2, 10, 0))
 		r.flush(time.Now())
-		time.Sleep(kept + time.Hour)
+		<-time.After(kept + time.Hour)
 		r.Published(published(3)) // it also begins a minute
 		r.open = r.open[1:]
 		if v, ok := r.Version(at(2)); ok {

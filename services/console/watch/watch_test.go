@@ -48,7 +48,7 @@ func TestWatched(t *testing.T) {
 		is(false, "when it has gone")
 		w.Look(t.Context())
 		is(true, "after a page was made")
-		time.Sleep(lookTime + time.Second)
+		<-time.After(lookTime + time.Second)
 		is(false, "a while later")
 	})
 }

@@ -131,7 +131,7 @@ func TestActs(t *testing.T) {
 	m := start(t)
 	s := console.DefaultSettings()
 	s.OperatorKey = m.key
-	m.url = m.console(s)
+	m.url = m.console(s, t.TempDir())
 	p := m.person(m.url)
 
 	held := heldID.FindStringSubmatch(m.until("/problems", "Held back by the guard"))

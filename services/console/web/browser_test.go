@@ -149,7 +149,7 @@ func TestBrowser(t *testing.T) {
 	const app = "sidecar~10.0.0.9~app.demo~demo.svc.cluster.local"
 	acting := console.DefaultSettings()
 	acting.OperatorKey = m.key
-	m.url = m.console(acting)
+	m.url = m.console(acting, t.TempDir())
 	m.until("/problems", "Held back by the guard")
 	b := m.browser()
 	pages := []struct{ name, path string }{
@@ -210,7 +210,9 @@ func TestBrowser(t *testing.T) {
 	t.Run("acts by keyboard", func(t *testing.T) { b := *b; b.T = t; testActsByKeyboard(m, &b) })
 	t.Run("keyboard", func(t *testing.T) { b := *b; b.T = t; testKeyboard(&b) })
 	t.Run("live", func(t *testing.T) { b := *b; b.T = t; testLive(m, &b) })
+	t.Run("charts", func(t *testing.T) { b := *b; b.T = t; testCharts(m, &b) })
 	t.Run("without scripts", func(t *testing.T) { b := *b; b.T = t; testWithoutScripts(&b) })
+	t.Run("without the bus", func(t *testing.T) { b := *m.browser(); b.T = t; testWithoutBus(m, &b) })
 }
 
 // picture writes a screenshot, for the README.

@@ -19,7 +19,9 @@ type overviewData struct {
 type recordedData struct {
 	Off    bool // nothing is recorded
 	Ranges []rangeLink
-	Length string // of the time shown
+	Length string // of the time shown, in words
+	From   int64  // its begin and end, in seconds since 1970
+	To     int64
 	Points []pointRow
 	// Last is the newest version; nil: it is not recorded.
 	Last *record.Version
@@ -44,7 +46,7 @@ var ranges = []struct {
 	text   string
 	length time.Duration
 }{
-	{"1h", "1 hour", time.Hour}, {"6h", "6 hours", 6 * time.Hour}, {"24h", "1 day", 24 * time.Hour}, {"7d", "7 days", 7 * 24 * time.Hour},
+	{"1h", "hour", time.Hour}, {"6h", "6 hours", 6 * time.Hour}, {"24h", "day", 24 * time.Hour}, {"7d", "7 days", 7 * 24 * time.Hour},
 }
 
 func overview(_ context.Context, p *page) (any, error) {
@@ -67,6 +69,7 @@ func overview(_ context.Context, p *page) (any, error) {
 	if p.At != "" && !p.Published().IsZero() {
 		end = p.Published()
 	}
+	r.From, r.To = end.Add(-chosen.length).Unix(), end.Unix()
 	points, err := p.mesh.Recorder.Chart(end, chosen.length)
 	if err != nil {
 		return nil, err
@@ -92,10 +95,10 @@ func milliseconds(d time.Duration) string {
 	return fmt.Sprint(d.Milliseconds())
 }
 
-// reached prints how long a version took to reach some proxies.
+// reached prints how long a version took to reach some proxies, as far as is recorded.
 func reached(d time.Duration) string {
 	if d == 0 {
-		return "not reached"
+		return "not yet"
 	}
 	return d.Round(time.Millisecond).String()
 }

@@ -110,7 +110,7 @@ func start(t *testing.T) *mesh {
 	m := &mesh{T: t, Copy: t.TempDir(), key: key, Mesh: operatetest.Start(t, map[string]string{
 		"shop.yaml": shop, "rule.yaml": rule, "routes.yaml": route(90, 10), "late.yaml": late, "many.yaml": many.String(), "policy.yaml": policy,
 	})}
-	m.url = m.console(console.DefaultSettings())
+	m.url = m.console(console.DefaultSettings(), m.Copy)
 	m.until("/", "Needs attention") // of late.yaml: the console has reports
 	m.write("routes.yaml", route(50, 50))
 	const route = "/timeline?kind=VirtualService&name=shop"
@@ -130,7 +130,7 @@ func start(t *testing.T) *mesh {
 }
 
 // console runs a console of the mesh, and returns its address without a slash at the end.
-func (m *mesh) console(settings *console.Settings) string {
+func (m *mesh) console(settings *console.Settings, data string) string {
 	m.Helper()
 	log, lines := operatetest.NewEvents()
 	admin, err := process.NewAdmin("127.0.0.1:0")
@@ -145,7 +145,7 @@ func (m *mesh) console(settings *console.Settings) string {
 	ctx, cancel := context.WithCancel(m.Context())
 	ended := make(chan error, 1)
 	go func() {
-		ended <- settings.Run(ctx, process.DefaultDomain, m.Copy, l, func(ctx context.Context) (*bus.Conn, error) {
+		ended <- settings.Run(ctx, process.DefaultDomain, data, l, func(ctx context.Context) (*bus.Conn, error) {
 			return bus.ConnectWait(ctx, m.bus(settings.Role()))
 		}, &process.Process{Build: "test", Log: log, Admin: admin})
 	}()

@@ -124,7 +124,8 @@ func TestLimits(t *testing.T) {
 				t.Errorf("bounds %+v, want from %d on", b, c.first)
 			}
 			n := 0
-			for range l.Under(t.Context(), "x") {
+			for _, err := range l.Under(t.Context(), "x") {
+				must(t, err)
 				n++
 			}
 			if n != int(20-c.first+1) || c.limits.Bytes > 1000 && l.Size() > c.limits.Bytes {

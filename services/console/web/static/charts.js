@@ -16,18 +16,26 @@
     });
   }
 
-  function options(chart, names) {
+  // Few values are points as well: a line has no length between one value and nothing.
+  const few = 40;
+
+  function options(chart, names, count, table) {
     const axis = { stroke: color("--fg"), grid: { stroke: color("--line"), width: 1 }, ticks: { stroke: color("--line"), width: 1 } };
+    const days = table.dataset.to - table.dataset.from > 86400;
+    function clock(seconds) { // in UTC, as the table
+      const text = new Date(seconds * 1000).toISOString();
+      return days ? text.slice(5, 10) : text.slice(11, 16);
+    }
     const lines = [{ stroke: color("--mark") }, { stroke: color("--now"), dash: [6, 4] }];
     return {
       width: chart.clientWidth, height: 180, legend: { show: false }, cursor: { show: false },
       tzDate: function (seconds) { return uPlot.tzDate(new Date(seconds * 1000), "Etc/UTC"); },
-      scales: { y: { range: function (u, low, high) { return [0, high > 0 ? high * 1.1 : 1]; } } },
-      axes: [axis, Object.assign({ size: 56 }, axis)],
+      scales: { x: { range: [Number(table.dataset.from), Number(table.dataset.to)] }, y: { range: function (u, low, high) { return [0, high > 0 ? high * 1.1 : 1]; } } },
+      axes: [Object.assign({ values: function (u, times) { return times.map(clock); }, space: 60 }, axis), Object.assign({ size: 56 }, axis)],
       series: [{}].concat(names.map(function (name, i) {
         const points = "points" in chart.dataset;
         return Object.assign({
-          width: 2, spanGaps: points, points: { show: points, size: 6, fill: lines[i].stroke },
+          width: 2, spanGaps: points, points: { show: points || count < few, size: 6, fill: lines[i].stroke },
           paths: "steps" in chart.dataset ? uPlot.paths.stepped({ align: 1 }) : undefined,
         }, lines[i]);
       })),
@@ -45,7 +53,7 @@
     document.querySelectorAll(".chart").forEach(function (chart) {
       const names = chart.dataset.columns.split(" ");
       const data = [times].concat(names.map(function (name) { return column(rows, name); }));
-      drawn.push(new uPlot(options(chart, names), data, chart));
+      drawn.push(new uPlot(options(chart, names, times.length, table), data, chart));
     });
   }
 
