@@ -74,6 +74,9 @@ func (r *routeRow) More() int { return max(0, len(r.Domains)-1) }
 
 // About is what objects about the host may have in their names; empty: the host names none.
 func (r *routeRow) About() string {
+	if r.HostField == "" { // a listener
+		return ""
+	}
 	label, _, _ := strings.Cut(strings.TrimPrefix(r.Host, "*."), ".")
 	if label, _, _ = strings.Cut(label, ":"); label == "*" {
 		return ""
@@ -83,17 +86,22 @@ func (r *routeRow) About() string {
 
 type clusterRow struct {
 	inspect.RouteCluster
-	Weight uint32
-	Left   int // endpoints that are not shown
+	Weight      uint32
+	Left        int  // endpoints that are not shown
+	Connections bool // it gets connections, not requests
 }
 
 // State says what is wrong with a cluster, and where its endpoints come from.
 func (c *clusterRow) State() string {
+	end := "503"
+	if c.Connections {
+		end = "closed"
+	}
 	switch {
 	case c.Missing:
-		return "no such cluster: 503"
+		return "no such cluster: " + end
 	case len(c.Endpoints) == 0 && c.From == "":
-		return "no endpoints: 503"
+		return "no endpoints: " + end
 	}
 	return c.From
 }
@@ -149,7 +157,7 @@ func (v *routesData) take(ctx context.Context, p *page, from *routeScene, of *pr
 			}
 			left := max(0, len(cluster.Endpoints)-endpointsShown)
 			cluster.Endpoints = cluster.Endpoints[:len(cluster.Endpoints)-left]
-			row.Clusters = append(row.Clusters, clusterRow{cluster, to.Weight, left})
+			row.Clusters = append(row.Clusters, clusterRow{cluster, to.Weight, left, path.HostField == ""})
 		}
 		v.Paths.Rows = append(v.Paths.Rows, row)
 	}
@@ -252,7 +260,7 @@ func (g *routeGraph) draw(p *page, proxy string, rows []routeRow) {
 			}
 			if c.Missing {
 				g.edge(route, g.node(2, c.Name, c.Name, "", "missing"), label)
-				g.edge(g.node(2, c.Name, c.Name, "", "missing"), g.node(3, "missing", c.State(), "", "missing"), "")
+				g.edge(g.node(2, c.Name, c.Name, "", "missing"), g.node(3, c.State(), c.State(), "", "missing"), "")
 				continue
 			}
 			cluster := g.node(2, c.Name, c.Name, why("cluster/"+c.Name, ""), "cluster")
@@ -277,7 +285,7 @@ func (g *routeGraph) endpoints(cluster *routeNode, c *clusterRow, why string) {
 	case len(c.Endpoints) == 0 && c.From != "":
 		g.edge(cluster, g.node(3, "from "+c.From, c.From, "", "end"), "")
 	case len(c.Endpoints) == 0:
-		g.edge(cluster, g.node(3, "none", c.State(), "", "missing"), "")
+		g.edge(cluster, g.node(3, c.State(), c.State(), "", "missing"), "")
 	}
 }
 
