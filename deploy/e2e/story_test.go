@@ -175,6 +175,14 @@ func (s *storyRig) changes() {
 	s.wait()
 }
 
+// puts counts the records on the log that have an object.
+func (s *storyRig) puts() int {
+	s.Helper()
+	out, err := s.mesh.Show(s.ctx, "log", "-n", "-1")
+	s.must(err)
+	return strings.Count(out, "  PUT  ")
+}
+
 // One of 200 changes by four actors makes an Envoy answer 503. The command line alone, on an
 // exported archive, finds the record, its author and its line, and what would fix it; then the
 // mesh is rolled back, and every proxy has it. The console shows the same.
@@ -183,7 +191,11 @@ func TestStory(t *testing.T) {
 	var before []struct{ Version string }
 	s.must(s.mesh.CLI(s.ctx, &before, "versions", "-n", "1"))
 	good := before[0].Version
+	puts := s.puts()
 	s.changes()
+	if n := s.puts() - puts; n != 4*storyRounds*storyObjects {
+		t.Errorf("there were %d changes, want 200", n)
+	}
 	if status := s.cart(); status != http.StatusServiceUnavailable {
 		t.Fatalf("after the changes the cart answers %d, want 503", status)
 	}

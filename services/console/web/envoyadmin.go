@@ -154,7 +154,7 @@ func (s *Server) envoyPage(w http.ResponseWriter, r *http.Request) {
 		if err != nil {
 			return nil, err
 		}
-		served, err := command.ServedOf(c.Rows(), of)
+		served, err := s.scene.Served(c.Rows(), of)
 		if err != nil {
 			return nil, err
 		}

@@ -4,12 +4,16 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"unicode/utf8"
 
+	"meshlog.dev/services/mesh/proxy"
 	"meshlog.dev/services/operate/command"
 	"meshlog.dev/services/operate/inspect"
+	"meshlog.dev/store"
 )
 
 // Limits of a page of routes: routes, and endpoints of a cluster.
@@ -17,6 +21,39 @@ const (
 	routesShown    = 20
 	endpointsShown = 4
 )
+
+// routeScene makes what proxies are served, and keeps the routes that it read last: those of a
+// large mesh take long to read.
+type routeScene struct {
+	command.Scene
+	mu   sync.Mutex
+	last []*inspect.Routes
+}
+
+// routesKept is how many proxies' routes stay in memory.
+const routesKept = 4
+
+func (s *routeScene) routes(content *store.Snapshot, of *proxy.Proxy) (*inspect.Routes, error) {
+	served, err := s.Served(content, of)
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, r := range s.last {
+		if same, ok := r.After(served); ok {
+			return same, nil
+		}
+	}
+	r, err := inspect.RoutesOf(served)
+	if err != nil {
+		return nil, err
+	}
+	if s.last = append(s.last, r); len(s.last) > routesKept {
+		s.last = slices.Delete(s.last, 0, 1)
+	}
+	return r, nil
+}
 
 // routesData is where the calls of a proxy go.
 type routesData struct {
@@ -37,6 +74,9 @@ func (r *routeRow) More() int { return max(0, len(r.Domains)-1) }
 
 // About is what objects about the host may have in their names; empty: the host names none.
 func (r *routeRow) About() string {
+	if r.HostField == "" { // a listener
+		return ""
+	}
 	label, _, _ := strings.Cut(strings.TrimPrefix(r.Host, "*."), ".")
 	if label, _, _ = strings.Cut(label, ":"); label == "*" {
 		return ""
@@ -46,24 +86,33 @@ func (r *routeRow) About() string {
 
 type clusterRow struct {
 	inspect.RouteCluster
-	Weight uint32
-	Left   int // endpoints that are not shown
+	Weight      uint32
+	Left        int  // endpoints that are not shown
+	Connections bool // it gets connections, not requests
 }
 
 // State says what is wrong with a cluster, and where its endpoints come from.
 func (c *clusterRow) State() string {
+	end := "503"
+	if c.Connections {
+		end = "closed"
+	}
 	switch {
 	case c.Missing:
-		return "no such cluster: 503"
+		return "no such cluster: " + end
 	case len(c.Endpoints) == 0 && c.From == "":
-		return "no endpoints: 503"
+		return "no endpoints: " + end
 	}
 	return c.From
 }
 
 // routesPage draws the routes of a proxy.
-func routesPage(ctx context.Context, p *page) (any, error) {
-	v := routesData{Proxy: p.Param("proxy")}
+func (s *Server) routesPage(w http.ResponseWriter, r *http.Request) {
+	s.view(w, r, view{title: "Routes", file: "routes.html", make: s.routes})
+}
+
+func (s *Server) routes(ctx context.Context, p *page) (any, error) {
+	v := &routesData{Proxy: p.Param("proxy")}
 	for i := range p.Mesh.Proxies {
 		if id := p.Mesh.Proxies[i].ID; len(v.Proxies) < pageSize && !slices.Contains(v.Proxies, id) {
 			v.Proxies = append(v.Proxies, id)
@@ -80,38 +129,40 @@ func routesPage(ctx context.Context, p *page) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	return v, v.take(ctx, p, &s.scene, of)
+}
+
+// take takes the routes of a proxy that the address names.
+func (v *routesData) take(ctx context.Context, p *page, from *routeScene, of *proxy.Proxy) error {
 	c, err := p.mesh.Content(ctx, p.moment)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	served, err := command.ServedOf(c.Rows(), of)
+	routes, err := from.routes(c.Rows(), of)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	routes, err := inspect.RoutesOf(served)
-	if err != nil {
-		return nil, err
-	}
+	paths := routes.Paths
 	if host := strings.ToLower(strings.TrimSpace(p.Param("host"))); host != "" {
-		routes.Paths = slices.DeleteFunc(routes.Paths, func(r inspect.RoutePath) bool { return !r.Matches(host) })
+		paths = slices.DeleteFunc(slices.Clone(paths), func(r inspect.RoutePath) bool { return !r.Matches(host) })
 	}
-	some := pagedBy(routes.Paths, p.Param("page"), routesShown)
+	some := pagedBy(paths, p.Param("page"), routesShown)
 	v.Paths = Paged[routeRow]{All: some.All, First: some.First, Last: some.Last, Page: some.Page, Pages: some.Pages}
 	for _, path := range some.Rows {
 		row := routeRow{RoutePath: path}
 		for _, to := range path.To {
 			cluster, err := routes.Cluster(to.Cluster)
 			if err != nil {
-				return nil, err
+				return err
 			}
 			left := max(0, len(cluster.Endpoints)-endpointsShown)
 			cluster.Endpoints = cluster.Endpoints[:len(cluster.Endpoints)-left]
-			row.Clusters = append(row.Clusters, clusterRow{cluster, to.Weight, left})
+			row.Clusters = append(row.Clusters, clusterRow{cluster, to.Weight, left, path.HostField == ""})
 		}
 		v.Paths.Rows = append(v.Paths.Rows, row)
 	}
 	v.Graph.draw(p, v.Proxy, v.Paths.Rows)
-	return v, nil
+	return nil
 }
 
 // routeGraph is a drawing with four columns: hosts, routes, clusters, endpoints.
@@ -209,7 +260,7 @@ func (g *routeGraph) draw(p *page, proxy string, rows []routeRow) {
 			}
 			if c.Missing {
 				g.edge(route, g.node(2, c.Name, c.Name, "", "missing"), label)
-				g.edge(g.node(2, c.Name, c.Name, "", "missing"), g.node(3, "missing", c.State(), "", "missing"), "")
+				g.edge(g.node(2, c.Name, c.Name, "", "missing"), g.node(3, c.State(), c.State(), "", "missing"), "")
 				continue
 			}
 			cluster := g.node(2, c.Name, c.Name, why("cluster/"+c.Name, ""), "cluster")
@@ -234,7 +285,7 @@ func (g *routeGraph) endpoints(cluster *routeNode, c *clusterRow, why string) {
 	case len(c.Endpoints) == 0 && c.From != "":
 		g.edge(cluster, g.node(3, "from "+c.From, c.From, "", "end"), "")
 	case len(c.Endpoints) == 0:
-		g.edge(cluster, g.node(3, "none", c.State(), "", "missing"), "")
+		g.edge(cluster, g.node(3, c.State(), c.State(), "", "missing"), "")
 	}
 }
 

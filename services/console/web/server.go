@@ -54,6 +54,7 @@ type Server struct {
 	pages         map[string]*template.Template
 	sessions      sessions
 	confirmations confirmations
+	scene         routeScene
 	work          chan struct{}
 }
 
@@ -126,6 +127,7 @@ func (s *Server) Handler() http.Handler {
 	for path, v := range views {
 		mux.HandleFunc("GET "+path, s.limited(func(w http.ResponseWriter, r *http.Request) { s.view(w, r, v) }))
 	}
+	mux.HandleFunc("GET /routes", s.limited(s.routesPage))
 	mux.HandleFunc("GET /envoy", s.limited(s.envoyPage))
 	mux.HandleFunc("GET /act/{act}", s.limited(s.actPage))
 	mux.HandleFunc("POST /act/{act}", s.limited(s.act))

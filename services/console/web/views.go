@@ -26,7 +26,6 @@ var views = map[string]view{
 	"/fleet":    {"Fleet", "fleet.html", fleet, true},
 	"/proxy":    {"Proxy", "proxy.html", proxyPage, true},
 	"/why":      {"Why", "why.html", whyPage, false},
-	"/routes":   {"Routes", "routes.html", routesPage, false},
 	"/sources":  {"Sources", "sources.html", sourcesPage, true},
 	"/acted":    {"Done", "acted.html", acted, true},
 	"/problems": {"Problems", "problems.html", problems, true},

@@ -52,7 +52,7 @@ type RouteEndpoint struct{ Address, Health string }
 
 // Routes are the ways of calls through a proxy.
 type Routes struct {
-	Paths  []RoutePath // in the order in which the proxy looks at them
+	Paths  []RoutePath // in the order in which the proxy looks at them; not to be changed
 	served command.Served
 }
 
@@ -78,6 +78,14 @@ func RoutesOf(s command.Served) (*Routes, error) {
 		}
 	}
 	return r, nil
+}
+
+// After returns the routes of a proxy that is served s; true if its routes are the same ones.
+func (r *Routes) After(s command.Served) (*Routes, bool) {
+	if r.served.Sets[ident.RDS] != s.Sets[ident.RDS] || r.served.Sets[ident.LDS] != s.Sets[ident.LDS] {
+		return nil, false
+	}
+	return &Routes{r.Paths, s}, true
 }
 
 func (r *Routes) add(c *routev3.RouteConfiguration, resource, prefix string) {
