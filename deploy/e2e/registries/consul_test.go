@@ -183,7 +183,7 @@ func TestConsulDies(t *testing.T) {
 	t.Logf("%d requests, none failed", tally.Sent)
 }
 
-// TST-8: 1 % of 100 instances change each second, for a minute, under 1000 requests a second:
+// TST-8, PRF-1: 1 % of 100 instances change each second, for a minute, under 1000 requests a second:
 // none fails. The test prints how long a change takes from its commit to Envoy.
 func TestConsulChanges(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)

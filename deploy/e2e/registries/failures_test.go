@@ -59,7 +59,7 @@ func answersAt(ctx context.Context, t *testing.T, envoy *rig.Envoy, entry int, i
 // (REG-10, AGG-8).
 func TestAwayAtStart(t *testing.T) {
 	for source, begin := range map[string]func(context.Context, *testing.T, *world) (entry, documents string, come func()){
-		"consul": consulComes, "mcpxds": meshComes,
+		"consul": consulComes, "nacos": nacosComes, "mcpxds": meshComes,
 	} {
 		t.Run(source, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), patience)

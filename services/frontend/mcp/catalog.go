@@ -233,20 +233,31 @@ func (s *state) collect(k *kind.Kind, before *collection) *collection {
 	return c
 }
 
-// services puts the services of registries, by the names of their hosts.
+// services puts the services of registries, by the names of their hosts. A host with capital
+// letters, such as those of Nacos, is there in small ones too, unless another service has it:
+// the routes that istiod makes for a service name its cluster in small letters.
 func (s *state) services(put func(object, made, func() *entry)) {
 	read := s.index.Read()
-	for _, service := range s.index.AllServices() {
+	all := s.index.AllServices()
+	defined := make(map[string]bool, len(all))
+	for _, service := range all {
+		defined[service.Hostname] = true
+	}
+	for _, service := range all {
 		if !s.sends(service) {
 			continue
+		}
+		hosts := []string{service.Hostname}
+		if lower := strings.ToLower(service.Hostname); !defined[lower] {
+			hosts, defined[lower] = append(hosts, lower), true
 		}
 		endpoints := read.Endpoints(service.ServiceID)
 		name := service.Hostname
 		for s.world.Winner(ident.Key{Kind: serviceEntryKind, Namespace: service.Namespace, Name: name}) != nil {
 			name += ".service" // an object has that name
 		}
-		put(object{world.ServiceKind, service.Namespace, service.Hostname}, made{of: service, endpoints: endpoints, name: name},
-			func() *entry { return serviceOf(service, endpoints, name) })
+		put(object{world.ServiceKind, service.Namespace, service.Hostname}, made{of: service, endpoints: endpoints, name: name, hosts: hosts},
+			func() *entry { return serviceOf(service, endpoints, name, hosts) })
 	}
 }
 

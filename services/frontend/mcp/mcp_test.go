@@ -221,6 +221,26 @@ func TestServices(t *testing.T) {
 	}
 }
 
+// MCP-15: istiod's routes name the cluster of a host in small letters, so a host with capital
+// letters, as Nacos' have, is there in small ones too; not if another service has that one.
+func TestCapitalLetters(t *testing.T) {
+	nacos := meshtest.Object("Service", "public", "web", &registryv1.Service{
+		Hostname: "web.DEFAULT-GROUP.public.nacos", Ports: []*registryv1.ServicePort{{Number: 80, Name: "http"}},
+	}).From("nacos").In("public")
+	s := serve(t, policy(), nacos)
+	c := s.connect("istio-system", "", entries)
+	hosts := func(want ...string) {
+		t.Helper()
+		got := c.all()[entries]
+		if len(got) == 0 || !slices.Equal(body(t, got[len(got)-1], &networking.ServiceEntry{}).GetHosts(), want) {
+			t.Errorf("sent %v, want the hosts %q", got, want)
+		}
+	}
+	hosts("web.DEFAULT-GROUP.public.nacos", "web.default-group.public.nacos")
+	s.apply(meshtest.Object("ServiceEntry", "a", "a", entry("web.default-group.public.nacos")))
+	hosts("web.DEFAULT-GROUP.public.nacos")
+}
+
 // Without a healthy instance the host stays, with no endpoint.
 func TestServiceWithoutInstances(t *testing.T) {
 	s := serve(t, append(web(nil), policy())...)

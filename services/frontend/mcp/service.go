@@ -28,9 +28,9 @@ var protocols = map[index.Protocol]string{
 
 // serviceEntry returns a service of a registry as a ServiceEntry. It has the healthy endpoints
 // only, because a WorkloadEntry has no health.
-func serviceEntry(s *index.Service, endpoints index.Endpoints) *networking.ServiceEntry {
+func serviceEntry(s *index.Service, endpoints index.Endpoints, hosts []string) *networking.ServiceEntry {
 	entry := &networking.ServiceEntry{
-		Hosts: []string{s.Hostname}, Addresses: s.Addresses,
+		Hosts: hosts, Addresses: s.Addresses,
 		Location: networking.ServiceEntry_MESH_INTERNAL, Resolution: networking.ServiceEntry_STATIC,
 		SubjectAltNames: s.SubjectAltNames,
 	}
@@ -146,7 +146,7 @@ func instanceKey(e *index.Endpoint) string {
 
 // serviceOf returns the entry of a service. Its name is the host, which no other service of
 // the namespace has.
-func serviceOf(s *index.Service, endpoints index.Endpoints, name string) *entry {
+func serviceOf(s *index.Service, endpoints index.Endpoints, name string, hosts []string) *entry {
 	e := entry{name: s.Namespace + "/" + name, source: s.Key.Source, kind: serviceEntryKind, namespace: s.Namespace, kubernetes: s.Kubernetes}
-	return e.encode(&mcp.Metadata{CreateTime: created(s.Created), Labels: s.Labels}, &anypb.Any{TypeUrl: entryType, Value: marshal(serviceEntry(s, endpoints))})
+	return e.encode(&mcp.Metadata{CreateTime: created(s.Created), Labels: s.Labels}, &anypb.Any{TypeUrl: entryType, Value: marshal(serviceEntry(s, endpoints, hosts))})
 }

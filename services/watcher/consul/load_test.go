@@ -24,8 +24,9 @@ import (
 	"meshlog.dev/services/watcher/consul"
 )
 
-// TST-3, CON-10: 5000 services with 50,000 instances over HTTPS are listed and polled; then
-// 500 instances change a second, for a minute. The test prints the figures of README.md.
+// TST-3, CON-10, PRF-3, PRF-4, PRF-5: 5000 services with 50,000 instances over HTTPS are
+// listed and polled; then 500 instances change a second, for a minute. The test prints the
+// figures of README.md.
 func TestTST3Load(t *testing.T) {
 	const services, instances, rate, seconds = 5000, 10, 500, 60
 	ca := certtest.NewCA("consul")

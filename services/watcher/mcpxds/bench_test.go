@@ -14,7 +14,7 @@ import (
 	"meshlog.dev/services/watcher/mcpxds"
 )
 
-// BenchmarkPush pushes a set of 30,000 ServiceEntries with two endpoints of which one has
+// BenchmarkPush is PRF-6: it pushes a set of 30,000 ServiceEntries with two endpoints of which one has
 // changed, and measures the time until the change set. The scripted source is in the same
 // process: its set, and the encoding of each push, are in the figures for memory.
 func BenchmarkPush(b *testing.B) {

@@ -91,7 +91,7 @@ func perfHost(service, instance int, weight float64) map[string]any {
 	}
 }
 
-// PRF-3 to 5: how long a listing takes, what an instance costs, how late changes are
+// PRF-3, PRF-4, PRF-5: how long a listing takes, what an instance costs, how late changes are
 // while many come, and what an idle watcher costs.
 func TestPerformance(t *testing.T) {
 	s := nacostest.Start(t, nacostest.Options{Env: []string{"RUST_LOG=warn"}})

@@ -282,6 +282,41 @@ func TestTST5Restart(t *testing.T) {
 	}
 }
 
+// TST-5, NAC-17, REG-9: the server comes back with older data, which lack 20 of 30 services.
+// They are held for a minute, until a second look agrees; the others are never gone.
+func TestTST5OlderData(t *testing.T) {
+	t.Parallel()
+	s := nacostest.Start(t, nacostest.Options{})
+	fill := func(first, last int) {
+		for i := first; i <= last; i++ {
+			register(t, s, DefaultNamespace, fmt.Sprintf("s%02d", i), "10.0.0.1", "{}")
+		}
+	}
+	fill(1, 10)
+	must(t, s.Stop())
+	older := t.TempDir()
+	must(t, os.CopyFS(older, os.DirFS(s.Data)))
+	must(t, s.Start(t.Context()))
+	fill(11, 30)
+	o := watch(t, s, nil)
+	o.awaitTrue(t, "30 services", func() bool { return len(o.services()) == 30 })
+	must(t, s.Stop())
+	must(t, s.Wipe())
+	must(t, os.CopyFS(s.Data, os.DirFS(older)))
+	must(t, s.Start(t.Context()))
+	back := time.Now()
+	has := func(name string) bool { return len(o.endpoints(name)) == 1 }
+	o.awaitLong(t, "what the older data lack is gone", func() bool { return !has("s11") && !has("s30") })
+	if held := time.Since(back); held < 55*time.Second {
+		t.Errorf("given up after %s", held)
+	}
+	for i := 1; i <= 10; i++ {
+		if name := fmt.Sprintf("s%02d", i); !has(name) || slices.Contains(o.history[name], 0) {
+			t.Errorf("%s had %v endpoints", name, o.history[name])
+		}
+	}
+}
+
 // TST-5, REG-10: the server is paused for a minute: the source is down in 15 s, nothing is
 // removed, and afterwards changes arrive again.
 func TestTST5Paused(t *testing.T) {
