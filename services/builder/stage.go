@@ -131,8 +131,7 @@ func (m *Machine) rollouts() (all []*reportv1.Rollout) {
 			Id: o.ID, State: is.State.String(), Step: uint32(is.Step), Steps: uint32(len(steps)), Objects: uint32(len(o.Values)),
 			Reason: o.Reason, Since: timestamppb.New(is.Since), Reached: is.Reached.String(),
 		}
-		if is.State == ident.RolloutRunning {
-			p := m.staging.progress
+		if p := m.staging.progress; p.ID == o.ID && p.Step == is.Step {
 			r.Streams, r.Applied, r.WaitsFor = p.Streams, p.Applied, p.WaitsFor
 		}
 		all = append(all, r)

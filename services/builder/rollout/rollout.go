@@ -284,9 +284,14 @@ func (h *head) released(f *fold.Fold, k ident.Key) bool {
 
 // Progress is how far the running rollout is.
 type Progress struct {
+	ID               string // empty: none runs
+	Step             int
 	Streams, Applied uint32 // of the proxies that it has reached
 	WaitsFor         string // what the next step waits for; empty: nothing
 }
+
+// WaitsForOperator is what the next step waits for after a manual one.
+const WaitsForOperator = "`meshlog rollout promote`"
 
 // Heard is what a frontend has reported last.
 type Heard struct {
@@ -309,6 +314,7 @@ func Next(now time.Time, f *fold.Fold, steps []world.RolloutStep, heard []Heard,
 		return p, nil
 	}
 	n := s.running.Rollout.Step
+	p.ID, p.Step = s.running.ID, n
 	if n > len(steps) { // the policy has fewer steps now
 		return p, s.end(f, steps)
 	}
@@ -338,7 +344,7 @@ func Next(now time.Time, f *fold.Fold, steps []world.RolloutStep, heard []Heard,
 	case now.Sub(since) < step.Hold:
 		p.WaitsFor = "the hold time, until " + since.Add(step.Hold).UTC().Format(time.RFC3339)
 	case step.Manual:
-		p.WaitsFor = "`meshlog rollout promote`"
+		p.WaitsFor = WaitsForOperator
 	case n == len(steps):
 		return p, s.end(f, steps)
 	default:

@@ -199,6 +199,16 @@ func (s *state) rolloutThat(is ident.RolloutState) *overlay {
 	return nil
 }
 
+// Unstage gives what waits and what is under way to all proxies, to see what changes come
+// to that are not appended yet.
+func (f *Fold) Unstage() {
+	for _, o := range f.sortedRollouts() {
+		if o.Rollout.State != ident.RolloutStopped {
+			f.dropOverlay(o.ID)
+		}
+	}
+}
+
 // Rollout is a rollout and the record that made it as far as it is.
 type Rollout struct {
 	world.Overlay
