@@ -122,18 +122,18 @@ func checkOverlay(o *eventv1.Overlay) error {
 	err := cmp.Or(required("id", o.GetId()), text("reason", o.GetReason()))
 	kind := o.GetKind()
 	_, known := eventv1.OverlayKind_name[int32(kind)]
-	quarantine := kind == eventv1.OverlayKind_OVERLAY_KIND_QUARANTINE
+	quarantine, rollout := kind == eventv1.OverlayKind_OVERLAY_KIND_QUARANTINE, kind == eventv1.OverlayKind_OVERLAY_KIND_ROLLOUT
 	switch {
 	case err != nil:
 		return err
 	case !known:
 		return fmt.Errorf("kind: this build does not know %d", kind)
-	case o.GetRemove() && (kind != 0 && !quarantine || len(o.GetValues()) != 0 || o.GetScope() != nil || o.GetProxies() != nil || o.GetBatch() != nil):
-		return errors.New("remove: values, scope, proxies and batch must be absent in a removal, and kind too, or QUARANTINE")
+	case o.GetRemove() && (kind != 0 && !quarantine && !rollout || len(o.GetValues()) != 0 || o.GetScope() != nil || o.GetProxies() != nil || o.GetRollout() != nil || o.GetBatch() != nil):
+		return errors.New("remove: values, scope, proxies, rollout and batch must be absent in a removal, and kind too, or QUARANTINE or ROLLOUT")
 	case o.GetRemove():
 		return nil
 	case kind == 0:
-		return errors.New("kind: 0 is none of ROLLBACK, HOLD, QUARANTINE, FREEZE and PIN")
+		return errors.New("kind: 0 is none of ROLLBACK, HOLD, QUARANTINE, FREEZE, PIN and ROLLOUT")
 	}
 	if err := checkReach(o); err != nil {
 		return err
@@ -165,7 +165,7 @@ func checkOverlay(o *eventv1.Overlay) error {
 // checkReach checks what an overlay is about: values, a scope, or both.
 func checkReach(o *eventv1.Overlay) error {
 	rollback, freeze := o.GetKind() == eventv1.OverlayKind_OVERLAY_KIND_ROLLBACK, o.GetKind() == eventv1.OverlayKind_OVERLAY_KIND_FREEZE
-	pin := o.GetKind() == eventv1.OverlayKind_OVERLAY_KIND_PIN
+	pin, rollout := o.GetKind() == eventv1.OverlayKind_OVERLAY_KIND_PIN, o.GetKind() == eventv1.OverlayKind_OVERLAY_KIND_ROLLOUT
 	switch scope := o.GetScope(); {
 	case freeze && len(o.GetValues()) != 0:
 		return errors.New("values: must be empty in a FREEZE")
@@ -175,7 +175,11 @@ func checkReach(o *eventv1.Overlay) error {
 		return errors.New("proxies: is missing in a PIN")
 	case !pin && o.GetProxies() != nil:
 		return errors.New("proxies: must be absent but in a PIN")
-	case scope == nil && len(o.GetValues()) == 0 && !pin: // a pin keeps what changes later
+	case rollout && o.GetRollout() == nil:
+		return errors.New("rollout: is missing in a ROLLOUT")
+	case !rollout && o.GetRollout() != nil:
+		return errors.New("rollout: must be absent but in a ROLLOUT")
+	case scope == nil && len(o.GetValues()) == 0 && !pin && !rollout: // they keep what changes later
 		return errors.New("values: is empty")
 	case scope != nil && !rollback && !freeze:
 		return errors.New("scope: must be absent but in a ROLLBACK or a FREEZE")
@@ -194,21 +198,50 @@ func checkReach(o *eventv1.Overlay) error {
 		return within("scope.shard", checkShard(o.GetScope().GetShard()))
 	}
 	if pin {
-		return cmp.Or(checkProxies(o.GetProxies()), checkBatch(o.GetBatch()))
+		return cmp.Or(within("proxies", checkProxies(o.GetProxies())), checkBatch(o.GetBatch()))
+	}
+	if rollout {
+		return within("rollout", checkRollout(o.GetRollout(), len(o.GetValues())))
 	}
 	return cmp.Or(text("scope.namespace", o.GetScope().GetNamespace()), checkBatch(o.GetBatch()))
 }
 
 func checkProxies(p *eventv1.Proxies) error {
 	if p.GetId() == "" && p.GetNamespace() == "" && p.GetCluster() == "" && len(p.GetLabels()) == 0 {
-		return errors.New("proxies: selects no proxies")
+		return errors.New("selects no proxies")
 	}
-	err := cmp.Or(text("proxies.id", p.GetId()), text("proxies.namespace", p.GetNamespace()), text("proxies.cluster", p.GetCluster()))
+	err := cmp.Or(text("id", p.GetId()), text("namespace", p.GetNamespace()), text("cluster", p.GetCluster()))
 	for name, value := range p.GetLabels() {
-		err = cmp.Or(err, required("proxies.labels", name), text("proxies.labels", value))
+		err = cmp.Or(err, required("labels", name), text("labels", value))
 	}
 	return err
 }
+
+// checkRollout checks how far a rollout is. One that an operator has ordered has no values:
+// they are those that the builder gave it.
+func checkRollout(r *eventv1.Rollout, values int) error {
+	switch state := r.GetState(); {
+	case eventv1.RolloutState_name[int32(state)] == "" || state == 0:
+		return fmt.Errorf("state: %d is none of WAITING, RUNNING and STOPPED", state)
+	case state == eventv1.RolloutState_ROLLOUT_STATE_RUNNING && r.GetStep() == 0:
+		return errors.New("step: is missing in a rollout that is RUNNING")
+	case r.GetStep() > maxSteps:
+		return fmt.Errorf("step: %d is above %d", r.GetStep(), maxSteps)
+	case r.GetPercent() > 100:
+		return fmt.Errorf("percent: %d is above 100", r.GetPercent())
+	case r.GetOrdered() && values > 0:
+		return errors.New("ordered: values must be absent in what an operator orders")
+	}
+	for i, p := range r.GetReached() {
+		if err := checkProxies(p); err != nil {
+			return within(fmt.Sprintf("reached[%d]", i), err)
+		}
+	}
+	return nil
+}
+
+// maxSteps is the largest number of a step, far above what a policy has.
+const maxSteps = 1000
 
 func checkOverlayValue(v *eventv1.OverlayValue, quarantine bool) error {
 	var err error

@@ -150,7 +150,15 @@ func overlayToProto(o *Overlay) *eventv1.Overlay {
 		Scope: scopeToProto(o.Scope), Batch: batchToProto(o.Batch),
 	}
 	if p := o.Proxies; p != nil {
-		m.Proxies = &eventv1.Proxies{Id: p.ID, Namespace: p.Namespace, Cluster: p.Cluster, Labels: p.Labels}
+		m.Proxies = proxiesToProto(*p)
+	}
+	if r := o.Rollout; r != nil {
+		m.Rollout = &eventv1.Rollout{
+			State: eventv1.RolloutState(r.State), Step: uint32(r.Step), Percent: uint32(r.Reached.Percent), Ordered: r.Ordered,
+		}
+		for _, p := range r.Reached.Proxies {
+			m.Rollout.Reached = append(m.Rollout.Reached, proxiesToProto(p))
+		}
 	}
 	for _, v := range o.Values {
 		mv := &eventv1.OverlayValue{Base: hashToProto(v.Base)}
@@ -169,6 +177,14 @@ func overlayToProto(o *Overlay) *eventv1.Overlay {
 		m.Values = append(m.Values, mv)
 	}
 	return m
+}
+
+func proxiesToProto(p ident.Proxies) *eventv1.Proxies {
+	return &eventv1.Proxies{Id: p.ID, Namespace: p.Namespace, Cluster: p.Cluster, Labels: p.Labels}
+}
+
+func proxiesFromProto(p *eventv1.Proxies) ident.Proxies {
+	return ident.Proxies{ID: p.GetId(), Namespace: p.GetNamespace(), Cluster: p.GetCluster(), Labels: p.GetLabels()}
 }
 
 func scopeToProto(s *ident.Scope) *eventv1.Scope {
@@ -299,7 +315,16 @@ func overlayFromProto(m *eventv1.Overlay) *Overlay {
 		o.Scope = &ident.Scope{Shard: shardFromProto(s.GetShard()), Config: s.GetConfig(), Namespace: s.GetNamespace()}
 	}
 	if p := m.GetProxies(); p != nil {
-		o.Proxies = &ident.Proxies{ID: p.GetId(), Namespace: p.GetNamespace(), Cluster: p.GetCluster(), Labels: p.GetLabels()}
+		o.Proxies = new(proxiesFromProto(p))
+	}
+	if r := m.GetRollout(); r != nil {
+		o.Rollout = &ident.Staging{
+			State: ident.RolloutState(r.GetState()), Step: int(r.GetStep()), Ordered: r.GetOrdered(),
+			Reached: ident.Group{Percent: int(r.GetPercent())},
+		}
+		for _, p := range r.GetReached() {
+			o.Rollout.Reached.Proxies = append(o.Rollout.Reached.Proxies, proxiesFromProto(p))
+		}
 	}
 	for _, mv := range m.GetValues() {
 		v := ident.OverlayValue{Key: keyFromProto(mv.GetKey()), Base: hashFromProto(mv.GetBase())}

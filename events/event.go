@@ -104,8 +104,8 @@ type Alive struct {
 }
 
 // Overlay replaces values of the world: a Hold each key until its base value changes,
-// a Rollback until it is removed, a Pin too, for some proxies. A Quarantine replaces xDS
-// resources until it is removed. What a Scope selects stays as it is meanwhile.
+// a Rollback until it is removed, a Pin and a Rollout too, for some proxies. A Quarantine
+// replaces xDS resources until it is removed. What a Scope selects stays as it is meanwhile.
 type Overlay struct {
 	ID     string // used once, also after a removal
 	Kind   ident.OverlayKind
@@ -115,11 +115,24 @@ type Overlay struct {
 	Scope *ident.Scope
 	// Proxies are those that a Pin is for.
 	Proxies *ident.Proxies
+	// Rollout is how far a Rollout is.
+	Rollout *ident.Staging
 	// Batch is set if a Rollback or a Pin spans several events with one ID.
 	Batch Batch
-	// Remove removes the overlay with this ID. Kind is then Quarantine if a
+	// Remove removes the overlay with this ID. Kind is then Quarantine or Rollout if a
 	// builder removes one, and zero if an operator does.
 	Remove bool
+}
+
+// OfBuilder reports whether a builder appends o, and no operator.
+func (o *Overlay) OfBuilder() bool {
+	switch o.Kind {
+	case ident.Hold, ident.Quarantine:
+		return true
+	case ident.Rollout:
+		return o.Rollout == nil || !o.Rollout.Ordered
+	}
+	return false
 }
 
 // Segment begins a segment of the log (segment.begin).

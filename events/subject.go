@@ -104,9 +104,9 @@ func SourceSubjects(source string) Subject { return Subject(Token(source) + ".*.
 // SubjectOf returns the subject of e. It fails for an event without a body, and
 // for one whose names make a subject that is too long for a server.
 //
-// Holds and quarantines are records of the builder; all other overlays are
-// records of operators, and so is the removal of a hold: to approve a hold is to
-// remove it. A begin or an alive with a signature is an operator's: one of a shard that has
+// Holds, quarantines and rollouts are records of the builder; all other overlays are
+// records of operators, and so are what they order about a rollout, and the removal of a
+// hold: to approve a hold is to remove it. A begin or an alive with a signature is an operator's: one of a shard that has
 // a watcher has a subject that watchers do not share.
 func SubjectOf(e Event) (Subject, error) {
 	var s Subject
@@ -118,7 +118,7 @@ func SubjectOf(e Event) (Subject, error) {
 	case *Alive:
 		s = controlOf(e, b.Shard)
 	case *Overlay:
-		if s = OperatorOverlaySubject; b.Kind == ident.Hold || b.Kind == ident.Quarantine {
+		if s = OperatorOverlaySubject; b.OfBuilder() {
 			s = BuilderOverlaySubject
 		}
 	case *Segment:

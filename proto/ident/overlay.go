@@ -20,6 +20,7 @@ const (
 	Quarantine OverlayKind = 3 // the builder keeps a resource from clients of a version that rejects it
 	Freeze     OverlayKind = 4 // an operator keeps the objects of a source as they are
 	Pin        OverlayKind = 5 // an operator keeps some proxies on earlier values
+	Rollout    OverlayKind = 6 // the builder gives new values to some proxies before the others
 )
 
 // Proxies selects proxies: those that match every field that is set.
@@ -99,7 +100,8 @@ func (s Scope) String() string {
 }
 
 // OverlayValue is served for Key: of a Hold while the key's source offers Base, of a
-// Rollback until it is removed, of a Pin to its Proxies until it is removed. That of a Quarantine is served in the place of Resource.
+// Rollback until it is removed, of a Pin to its Proxies until it is removed,
+// of a Rollout to the proxies that it has not reached. That of a Quarantine is served in the place of Resource.
 type OverlayValue struct {
 	Key      Key
 	Base     Hash      // content hash of what the source offers; zero: it offers nothing

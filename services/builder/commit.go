@@ -15,7 +15,7 @@ import (
 )
 
 // Commit publishes the position of the fold if the world there differs from the
-// head. If a segment or a hold has to be on the log first, it appends that
+// head. If a segment, a hold or a rollout has to be on the log first, it appends that
 // instead; the record takes effect when Read folds it. A standby does nothing.
 //
 // The order is: fold (done) - publish, fenced - file - acknowledge (the
@@ -44,6 +44,9 @@ func (m *Machine) Commit(ctx context.Context) (published bool, err error) {
 	delta := store.Diff(before, m.ledger.Content())
 	if !lost {
 		if held, err := m.guard(ctx, policy.Guard, before, delta); held || err != nil {
+			return false, err
+		}
+		if staged, err := m.stage(ctx, policy.Rollout, before, delta); staged || err != nil {
 			return false, err
 		}
 	}
@@ -132,6 +135,11 @@ func (m *Machine) Quarantine(ctx context.Context) error {
 		return err
 	}
 	// One by one: they are independent, and many may be too large for a message.
+	if len(proposed) > 0 && proposed[0].Kind == ident.Rollout {
+		if read, err := m.epochs.readAllOverlays(ctx); !read || err != nil {
+			return err // it may be stopped already
+		}
+	}
 	batch := m.cfg.overlays(proposed)
 	for i, o := range proposed {
 		appended, err := m.epochs.appendOverlays(ctx, batch[i:i+1])
@@ -142,6 +150,10 @@ func (m *Machine) Quarantine(ctx context.Context) error {
 			return fmt.Errorf("append quarantine %s: %w", o.ID, err)
 		case !appended:
 			return nil // another builder has appended an overlay
+		case o.Kind == ident.Rollout:
+			m.stats.RolloutsStopped++
+			m.cfg.Logger.Error("a rollout is stopped: proxies reject what it gave them, and get the version before", "rollout", o.ID,
+				"reason", o.Reason, "advice", "see `meshlog rollout status`")
 		case o.Remove:
 			m.cfg.Logger.Info("a quarantine is lifted: its content is no longer served", "quarantine", o.ID)
 		default:

@@ -80,6 +80,7 @@ type Machine struct {
 	refused  error           // same build, same position, another root: never lead again
 	holdErr  error           // why a mass loss cannot be held
 	waiting  []string        // why nothing is published
+	staging  staging
 	named    named
 	told     told
 }
@@ -87,6 +88,7 @@ type Machine struct {
 // stats count what happened since the start.
 type stats struct {
 	Records, Refused, Versions, Compared, Segments, Holds, Quarantines, Conflicts, Recovered, BuildErrors uint64
+	RolloutSteps, RolloutsStopped                                                                         uint64
 	Claimed, Doubted                                                                                      uint64 // reports of frontends
 	Foreign                                                                                               uint64 // messages on the chain
 	Unreadable                                                                                            uint64 // records

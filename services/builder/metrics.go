@@ -35,7 +35,7 @@ type Metrics struct {
 	diagnostics                     map[problem.Severity]prometheus.Gauge
 	unenforced                      prometheus.Gauge
 	// Overlays that builders append.
-	openHolds, openQuarantines prometheus.Gauge
+	openHolds, openQuarantines, rollouts, stoppedRollouts prometheus.Gauge
 	// The leader.
 	leader, failing, refused prometheus.Gauge
 	away                     atomic.Pointer[away]
@@ -111,6 +111,10 @@ func NewMetrics() *Metrics {
 
 	counts("meshlog_builder_holds_total", func(s *stats) uint64 { return s.Holds }, "Mass losses of a source that were held back.")
 	counts("meshlog_builder_quarantines_total", func(s *stats) uint64 { return s.Quarantines }, "Resources that were put into quarantine because proxies rejected them.")
+	counts("meshlog_builder_rollout_steps_total", func(s *stats) uint64 { return s.RolloutSteps }, "Steps of rollouts that this builder began.")
+	counts("meshlog_builder_rollouts_stopped_total", func(s *stats) uint64 { return s.RolloutsStopped }, "Rollouts that were stopped because proxies rejected what they gave them.")
+	m.rollouts = gauge("meshlog_builder_rollouts", "Changes of configuration that have not reached all proxies. Above 0 for long: `meshlog rollout status` says what they wait for.")
+	m.stoppedRollouts = gauge("meshlog_builder_stopped_rollouts", "Rollouts that are stopped: all proxies get the version before. Above 0: `meshlog diagnostics` says what to correct; correcting it ends them.")
 	m.unenforced = gauge("meshlog_builder_unenforced_policies", "Security policies in the newest version that no proxy enforces, 1000 at most. Above 0: `meshlog diagnostics` names each, and what happens to the requests that it selects.")
 	m.openQuarantines = gauge("meshlog_builder_open_quarantines", "Rejections in quarantine, 100 at most and 10 of one client: every frontend serves the last good content of the resources or pieces, or refuses. Above 0: `meshlog diagnostics` says what to correct; correcting it lifts them.")
 	m.openHolds = gauge("meshlog_builder_open_holds", "Mass losses that wait for approval. Above 0: `meshlog approve` lists them; approve the intended ones, restore the objects of the others.")
@@ -184,6 +188,18 @@ func (m *Metrics) observeHead(b *Machine, head *store.Manifest) {
 	m.head.set(store.VersionOf(head.GetVersion()))
 	m.openHolds.Set(float64(len(jury.Holds(b.ledger.Fold()))))
 	m.openQuarantines.Set(float64(len(b.ledger.Fold().Quarantines())))
+	on, stopped := 0, 0
+	for _, r := range b.ledger.Fold().Rollouts() {
+		switch {
+		case len(r.Values) == 0:
+		case r.Rollout.State == ident.RolloutStopped:
+			stopped++
+		default:
+			on++
+		}
+	}
+	m.rollouts.Set(float64(on))
+	m.stoppedRollouts.Set(float64(stopped))
 	count := map[problem.Severity]int{}
 	unenforced := 0
 	for _, d := range head.GetDiagnostics() {

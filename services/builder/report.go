@@ -100,7 +100,10 @@ func (m *Machine) Tick(ctx context.Context) error {
 			return fmt.Errorf("ask %s to list: %w", n.Shard, err)
 		}
 	}
-	return m.Quarantine(ctx)
+	if err := m.Quarantine(ctx); err != nil {
+		return err
+	}
+	return m.rollOut(ctx)
 }
 
 // sayTick announces the head, the position up to which its content is that of the
@@ -132,7 +135,7 @@ func (m *Machine) Report() *reportv1.BuilderReport {
 		Position: store.VersionProto(at), Head: store.VersionProto(m.chain.head.Version()),
 		LogLastSeq: at.Seq + uint64(len(m.ahead)), Compared: m.stats.Compared,
 		Waiting: m.waiting, Timings: slices.Clone(m.chain.timings), Holds: jury.Holds(f), Quarantines: jury.Quarantines(f),
-		Diagnostics: m.diagnostics(),
+		Diagnostics: m.diagnostics(), Rollouts: m.rollouts(),
 	}
 	for _, sh := range f.Shards() {
 		for _, k := range sh.Frozen {
@@ -155,6 +158,9 @@ func (m *Machine) warnings() (all []string) {
 		if e.recent(now) {
 			all = append(all, e.text)
 		}
+	}
+	if m.staging.unstaged != "" {
+		all = append(all, m.staging.unstaged)
 	}
 	return all
 }

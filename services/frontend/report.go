@@ -11,6 +11,7 @@ import (
 
 	"meshlog.dev/proto/ident"
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
+	"meshlog.dev/services/frontend/replica"
 	"meshlog.dev/services/frontend/stream"
 	"meshlog.dev/store"
 )
@@ -43,17 +44,26 @@ func (s *Server) report(conns []*conn) *reportv1.FrontendReport {
 		Persisted: s.replica.Persisted(),
 		Streams:   uint32(len(conns)),
 	}
-	applied := map[ident.Position]uint32{}
+	st := s.serving.Load()
+	running := runningRollout(st)
+	applied, reached := map[ident.Position]uint32{}, map[ident.Position]uint32{}
 	var rejectors []rejector
 	for _, c := range conns {
 		v, rejects := c.answers()
 		applied[v]++
 		rejectors = append(rejectors, rejects...)
+		if running != nil && c.client.Class().Pin(ident.CDS) == "" {
+			reached[v]++
+			running.Streams++
+		}
 	}
 	r.Applied, r.Verdicts = appliedReport(applied), s.verdictReports(conns, rejectors)
-	if st := s.serving.Load(); st != nil {
+	if st != nil {
 		root := st.Root()
 		r.Serving, r.Root = store.VersionProto(st.Version()), root[:]
+	}
+	if r.Reached = running; running != nil {
+		running.Applied = appliedReport(reached)
 	}
 	r.BusConnected = s.cfg.Chain != nil
 	if s.cfg.Connected != nil {
@@ -70,6 +80,19 @@ func (s *Server) report(conns []*conn) *reportv1.FrontendReport {
 	r.Leaving = s.draining
 	r.ChainMismatch = mismatchReport(s.mismatch)
 	return r
+}
+
+// runningRollout returns the rollout that runs in a version, without streams; nil: none.
+func runningRollout(st *replica.State) *reportv1.Reached {
+	if st == nil {
+		return nil
+	}
+	for _, o := range st.World.Views() {
+		if o.Rollout != nil {
+			return &reportv1.Reached{Rollout: o.ID, Step: uint32(o.Rollout.Step)}
+		}
+	}
+	return nil
 }
 
 // appliedReport returns how many streams have applied each version, the newest

@@ -129,7 +129,7 @@ func overlaid(content *store.Snapshot) (map[ident.Key]*ident.Value, error) {
 		if err != nil {
 			return nil, err
 		}
-		if o.Kind == ident.Pin {
+		if o.ForSome() {
 			continue // only some proxies are served its values
 		}
 		for _, v := range o.Values {

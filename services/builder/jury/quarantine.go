@@ -36,9 +36,13 @@ type Worlds func(ident.Position) (*world.World, error)
 
 // Propose returns the overlays with which the leader puts guilty suspects into
 // quarantine, and those that lift the quarantines of contents that are no longer
-// generated. The gate must have built the world of the fold.
+// generated; or, instead of all of them, one that stops the running rollout. The gate must
+// have built the world of the fold.
 func (j *Jury) Propose(now time.Time, f *fold.Fold, worlds Worlds) ([]*events.Overlay, error) {
 	j.keepClasses(f)
+	if stop := j.blame(f); stop != nil {
+		return []*events.Overlay{stop}, nil // what it gave to proxies needs no quarantine then
+	}
 	proposed, err := j.condemn(now, f, worlds)
 	if err != nil {
 		return nil, err
@@ -91,7 +95,11 @@ func (j *Jury) keepClasses(f *fold.Fold) {
 		}
 	}
 	for x := range j.suspects {
-		add(x, j.evidence(x).class)
+		class := j.evidence(x).class
+		add(x, class)
+		if of, ok := classOf(x, class); ok && f.Running() != "" {
+			classes = append(classes, inView(of, f.Running()))
+		}
 	}
 	j.gate.Keep(classes)
 }

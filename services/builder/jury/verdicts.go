@@ -43,6 +43,8 @@ type report struct {
 	made     time.Time // by the frontend's clock; zero: unknown
 	verdicts map[ident.Rejected]*reportv1.Verdict
 	bytes    int // that the verdicts take
+	serving  ident.Position
+	reached  *reportv1.Reached // by the running rollout; nil: none runs
 }
 
 // suspect is a resource that a proxy rejects.
@@ -55,7 +57,10 @@ type suspect struct {
 func (j *Jury) Hear(now time.Time, r *reportv1.FrontendReport) {
 	name := r.GetFrontend()
 	before, known := j.frontends[name]
-	latest := report{at: now, verdicts: map[ident.Rejected]*reportv1.Verdict{}}
+	latest := report{at: now, verdicts: map[ident.Rejected]*reportv1.Verdict{}, serving: store.VersionOf(r.GetServing())}
+	if reached := r.GetReached(); len(reached.GetRollout()) <= maxName && len(reached.GetApplied()) <= maxVerdicts {
+		latest.reached = reached
+	}
 	if r.GetTime() != nil {
 		latest.made = r.GetTime().AsTime()
 	}

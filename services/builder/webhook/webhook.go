@@ -1,5 +1,5 @@
 // Package webhook calls a URL when the builder that leads holds a loss back, puts a
-// resource into quarantine, or stops publishing.
+// resource into quarantine, or stops a rollout or publishing.
 //
 // The state of the builder is observed, and the calls are made by a goroutine of their own:
 // a receiver that is slow or away delays no version. An event is told once while a builder
@@ -33,6 +33,8 @@ const (
 	HeldBack    = "held-back"   // a mass loss of a source waits for an approval
 	Quarantined = "quarantined" // proxies reject a resource, and get its earlier content or none
 	Stopped     = "stopped"     // no version is published
+	// Proxies reject what a rollout gave them, or an operator stopped it; all get the version before.
+	RolloutStopped = "rollout-stopped"
 )
 
 // Event is the body of a call, as JSON.
@@ -169,6 +171,14 @@ func (h *Hook) events(r *reportv1.BuilderReport) (all []Event) {
 			What: Quarantined, ID: q.GetId(), Resource: q.GetTypeUrl() + " " + name, Client: q.GetClient(),
 			Reason: q.GetReason(), Look: "meshlog status; meshlog approve " + q.GetId(),
 		})
+	}
+	for _, o := range r.GetRollouts() {
+		if o.GetState() == "stopped" {
+			add(Event{
+				What: RolloutStopped, ID: o.GetId(), Objects: o.GetObjects(), Reason: o.GetReason(),
+				Look: "meshlog rollout status; meshlog diagnostics",
+			})
+		}
 	}
 	reasons := r.GetWaiting()
 	if r.GetError() != "" {

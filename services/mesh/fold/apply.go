@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"maps"
 	"slices"
+	"time"
 
 	"meshlog.dev/events"
 	"meshlog.dev/proto/ident"
@@ -15,16 +16,19 @@ import (
 type step struct {
 	*Fold
 	seq      uint64
+	at       time.Time // of the record
 	change   world.Change
 	problems []problem.Diagnostic
 	// Overlays whose rows changed; they are written once, at the end.
 	touched map[string]struct{}
 	// policy: another MeshPolicy may count.
 	policy bool
-	// before is what was served for keys that may have changed, if there are pins; nil:
-	// nothing.
+	// before is what was served for keys that may have changed, if there are pins or a
+	// rollout waits; nil: nothing.
 	before map[ident.Key]*ident.Value
 	begun  map[string]bool // pins that keep nothing of what this record changes
+	// rolling: the record is about a rollout, and what it changes is not kept for the next.
+	rolling bool
 }
 
 // serve makes the value that e's source offers the one that counts, if it is good.
@@ -78,6 +82,7 @@ func (s *step) finish() world.Change {
 	if s.policy {
 		s.enforce()
 	}
+	s.queue()
 	s.keepPinned()
 	for _, id := range slices.Sorted(maps.Keys(s.touched)) {
 		s.change.Rows = append(s.change.Rows, s.overlays[id].change(id, s.seq))
@@ -228,7 +233,7 @@ func (s *step) liftOver(k ident.Key, offered ident.Hash) {
 		return
 	}
 	for _, o := range slices.Clone(s.over[k]) {
-		if !s.variant.lifts(o.Kind) || s.variant.lies(o.values[k].Base, offered) {
+		if !s.variant.lifts(o.Kind, o.Rollout) || s.variant.lies(o.values[k].Base, offered) {
 			continue
 		}
 		s.changing(k)

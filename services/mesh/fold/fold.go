@@ -120,7 +120,7 @@ func (f *Fold) Apply(rec events.Record, base iter.Seq2[string, []byte]) (world.C
 	} else if base == nil {
 		return world.Change{}, nil, fmt.Errorf("%w: record %d names %s", ErrNeedsBase, rec.Seq, h)
 	}
-	s := &step{Fold: f, seq: rec.Seq}
+	s := &step{Fold: f, seq: rec.Seq, at: rec.Time}
 	f.verdict = Verdict{}
 	g, isSegment := rec.Event.Body.(*events.Segment)
 	switch {
@@ -256,6 +256,7 @@ func (f *Fold) Diagnostics() []problem.Diagnostic {
 		all = append(all, e.diagnostics()...)
 	}
 	all = append(all, f.withholdings()...)
+	all = append(all, f.stoppages()...)
 	slices.SortFunc(all, problem.Diagnostic.Compare)
 	return all
 }

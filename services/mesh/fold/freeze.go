@@ -103,16 +103,8 @@ func (f *Fold) withholdings() (all []problem.Diagnostic) {
 		if len(keys) == 0 {
 			continue
 		}
-		slices.SortFunc(keys, func(a, b ident.Key) int { return strings.Compare(a.Row(), b.Row()) })
-		names := make([]string, 0, maxNamed)
-		for _, k := range keys[:min(len(keys), maxNamed)] {
-			names = append(names, k.String())
-		}
 		reason := fmt.Sprintf("%s of %s (%s) keeps %s from what the sources offer now: %s",
-			o.ID, cmp.Or(o.Actor, "an operator"), o.Reason, counted(len(keys)), strings.Join(names, ", "))
-		if more := len(keys) - len(names); more > 0 {
-			reason += fmt.Sprintf(" and %d more", more)
-		}
+			o.ID, cmp.Or(o.Actor, "an operator"), o.Reason, counted(len(keys)), firstOf(keys))
 		all = append(all, problem.Diagnostic{
 			Severity: problem.Warning, Code: "withheld", Reason: reason,
 			Advice: "if what the sources offer is right, release it: `meshlog release " + o.ID + "`",
@@ -120,6 +112,20 @@ func (f *Fold) withholdings() (all []problem.Diagnostic) {
 		})
 	}
 	return all
+}
+
+// firstOf names the first of some keys, and says how many more there are.
+func firstOf(keys []ident.Key) string {
+	slices.SortFunc(keys, func(a, b ident.Key) int { return strings.Compare(a.Row(), b.Row()) })
+	names := make([]string, 0, maxNamed)
+	for _, k := range keys[:min(len(keys), maxNamed)] {
+		names = append(names, k.String())
+	}
+	first := strings.Join(names, ", ")
+	if more := len(keys) - len(names); more > 0 {
+		first += fmt.Sprintf(" and %d more", more)
+	}
+	return first
 }
 
 func counted(objects int) string {

@@ -11,7 +11,7 @@ import (
 // "mutants", a fold leaves out the rules that its judge's method Without() []string
 // returns.
 var Mutants = []string{
-	"session_fence", "p_order", "gap", "stage", "digest", "partial", "kinds", "stranger", "atomic", "last_good", "overlay_base", "operator", "once", "gate", "pin",
+	"session_fence", "p_order", "gap", "stage", "digest", "partial", "kinds", "stranger", "atomic", "last_good", "overlay_base", "operator", "once", "gate", "pin", "rollout",
 }
 
 // variant holds the rules that a fold leaves out.

@@ -13,7 +13,11 @@ import (
 
 // overlay puts or removes an overlay.
 func (s *step) overlay(e events.Event, o *events.Overlay) {
-	if o.Kind != ident.Hold && o.Kind != ident.Quarantine { // a builder may write between an operator's messages
+	if o.Kind == ident.Rollout {
+		s.rollout(e, o)
+		return
+	}
+	if !o.OfBuilder() { // a builder may write between an operator's messages
 		whole, complete := s.act(e, o)
 		if !complete {
 			return
@@ -29,7 +33,12 @@ func (s *step) overlay(e events.Event, o *events.Overlay) {
 		}
 	}
 	if o.Remove {
+		s.rolling = s.rollouts[o.ID] != nil
 		s.removeOverlay(o.ID)
+		return
+	}
+	if s.rollouts[o.ID] != nil {
+		s.warn("overlay-used", fmt.Sprintf("overlay %q is a rollout", o.ID), "append it again under another id", "nothing changes")
 		return
 	}
 	if s.variant.used(&s.state, o.ID) {
@@ -43,7 +52,7 @@ func (s *step) overlay(e events.Event, o *events.Overlay) {
 	if over.Kind == ident.Pin && !s.pinned(over) {
 		return
 	}
-	if over.Kind == ident.Hold || over.Kind == ident.Pin {
+	if permitted(over.Kind) {
 		for _, k := range s.forbiddenIn(over) {
 			delete(over.values, k)
 		}
@@ -121,9 +130,9 @@ func (s *step) lying(o *events.Overlay) []ident.OverlayValue {
 		switch {
 		case v.Resource != nil:
 			return false
-		case o.Kind == ident.Pin:
+		case o.Kind == ident.Pin, o.Kind == ident.Rollout:
 			return !s.stages(o.ID, v.Key)
-		case !s.variant.lifts(o.Kind) && !s.judge.Configures(v.Key.Kind):
+		case !s.variant.lifts(o.Kind, nil) && !s.judge.Configures(v.Key.Kind):
 			s.problems = append(s.problems, problem.Diagnostic{
 				Severity: problem.Warning, Code: "overlay-state", Key: v.Key,
 				Reason: fmt.Sprintf("overlay %q is about the kind %s, which is no configuration", o.ID, v.Key.Kind),
@@ -131,7 +140,7 @@ func (s *step) lying(o *events.Overlay) []ident.OverlayValue {
 				Effect: "the overlay does not change the object",
 			})
 			return true
-		case !s.variant.lifts(o.Kind), s.variant.lies(v.Base, s.offeredHash(v.Key)), s.unread(v.Key), s.Frozen(v.Key):
+		case !s.variant.lifts(o.Kind, nil), s.variant.lies(v.Base, s.offeredHash(v.Key)), s.unread(v.Key), s.Frozen(v.Key):
 			return false
 		}
 		s.problems = append(s.problems, problem.Diagnostic{

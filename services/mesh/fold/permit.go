@@ -147,20 +147,25 @@ func (s *step) permit(e *entry) {
 	}
 }
 
-// forbiddenHolds returns the holds and pins that keep an object in service which its
-// source may not publish, sorted by id. A rollback is the word of an operator and
-// outranks the rules.
+// permitted reports whether the rules about sources count for the values of an overlay. A
+// rollback is the word of an operator and outranks them.
+func permitted(k ident.OverlayKind) bool {
+	return k == ident.Hold || k == ident.Pin || k == ident.Rollout
+}
+
+// forbiddenHolds returns the holds, pins and rollouts that keep an object in service which
+// its source may not publish, sorted by id.
 func (f *Fold) forbiddenHolds() []*overlay {
 	var all []*overlay
 	for _, id := range slices.Sorted(maps.Keys(f.overlays)) {
-		if o := f.overlays[id]; (o.Kind == ident.Hold || o.Kind == ident.Pin) && len(f.forbiddenIn(o)) > 0 {
+		if o := f.overlays[id]; permitted(o.Kind) && len(f.forbiddenIn(o)) > 0 {
 			all = append(all, o)
 		}
 	}
 	return all
 }
 
-// forbiddenIn returns the keys of a hold or a pin whose values their sources may not
+// forbiddenIn returns the keys of a hold, a pin or a rollout whose values their sources may not
 // publish.
 func (f *Fold) forbiddenIn(o *overlay) []ident.Key {
 	var keys []ident.Key
@@ -172,7 +177,7 @@ func (f *Fold) forbiddenIn(o *overlay) []ident.Key {
 	return keys
 }
 
-// liftForbidden takes forbidden keys out of a hold or a pin.
+// liftForbidden takes forbidden keys out of a hold, a pin or a rollout.
 func (f *Fold) liftForbidden(o *overlay) {
 	for _, k := range f.forbiddenIn(o) {
 		f.lift(o, k)

@@ -33,7 +33,7 @@ func (s *step) pinned(o *overlay) bool {
 	return true
 }
 
-// stages reports whether a pin may have a value of k, else with a Diagnostic.
+// stages reports whether a pin or a rollout may have a value of k, else with a Diagnostic.
 func (s *step) stages(id string, k ident.Key) bool {
 	if s.judge.Stages(k.Kind) {
 		return true
@@ -48,9 +48,9 @@ func (s *step) stages(id string, k ident.Key) bool {
 }
 
 // changing notes the value that is served for k before a record changes it, so that pins
-// can keep that value.
+// and the rollout that waits can keep that value.
 func (s *step) changing(k ident.Key) {
-	if len(s.pins) == 0 || !s.judge.Stages(k.Kind) {
+	if len(s.pins) == 0 && len(s.rollouts) == 0 || !s.judge.Stages(k.Kind) {
 		return
 	}
 	if _, noted := s.before[k]; noted {
@@ -127,9 +127,13 @@ func (s *step) keepPinned() {
 	s.before = nil
 }
 
-// served returns the value that a World serves for k to proxies that no pin is for.
-func (s *state) served(k ident.Key) *ident.Value {
-	if over := s.over[k]; len(over) > 0 {
+// served returns the value that a World serves for k to proxies that no pin is for, and
+// that a rollout has reached.
+func (s *state) served(k ident.Key) *ident.Value { return s.servedBy(k, s.over[k]) }
+
+// servedBy is served, if only these overlays were over k.
+func (s *state) servedBy(k ident.Key, over []*overlay) *ident.Value {
+	if len(over) > 0 {
 		first := slices.MinFunc(over, func(a, b *overlay) int { return world.CompareOverlays(&a.Overlay, &b.Overlay) })
 		return first.values[k].Value
 	}

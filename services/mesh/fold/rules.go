@@ -67,9 +67,14 @@ func (v variant) lastGood(base *state, k ident.Key) *value {
 	return nil
 }
 
-// lifts reports whether overlays of that kind lift by themselves. What an operator has
-// said holds until an operator says otherwise.
-func (v variant) lifts(k ident.OverlayKind) bool { return !v.has("operator") || k == ident.Hold }
+// lifts reports whether an overlay lifts by itself: a hold, and a rollout that was stopped.
+// What an operator has said holds until an operator says otherwise.
+func (v variant) lifts(k ident.OverlayKind, r *ident.Staging) bool {
+	return !v.has("operator") || k == ident.Hold || k == ident.Rollout && r.State == ident.RolloutStopped
+}
+
+// queues reports whether a rollout that waits keeps what changes.
+func (v variant) queues() bool { return v.has("rollout") }
 
 // keeps reports whether pins keep what changes for all other proxies.
 func (v variant) keeps() bool { return v.has("pin") }

@@ -35,6 +35,8 @@ import (
 //	overlay ID rollback KEY:VALUE/BASE...
 //	                                  options scope=config or scope=NAMESPACE, batch=ID:INDEX/TOTAL
 //	freeze ID                         of the shard
+//	rollout ID STATE STEP KEY:VALUE...
+//	                                  options reached=NAMESPACE, ordered
 //	overlay ID quarantine RESOURCE:VALUE
 //	                                  the value served instead; - means no value
 //	remove ID
@@ -192,7 +194,7 @@ func parseWords(line string) words {
 	for i, f := range strings.Fields(line) {
 		name, value, _ := strings.Cut(f, "=")
 		switch name {
-		case "low", "batch", "origin", "partial", "nodigest", "listed", "kinds", "ends", "scope", "read", "number", "of", "mesh":
+		case "low", "batch", "origin", "partial", "nodigest", "listed", "kinds", "ends", "scope", "reached", "ordered", "read", "number", "of", "mesh":
 			w.options[name] = value
 		case "shard":
 			w.shard.Source, w.shard.Instance, _ = strings.Cut(value, "/")
@@ -254,6 +256,9 @@ func (s *script) record(line string) (events.Record, bool) {
 	case "pin":
 		rec.Event.Actor = "ann"
 		rec.Event.Body = w.pin()
+	case "rollout":
+		rec.Event.Actor = "builder"
+		rec.Event.Body = w.rollout()
 	case "remove":
 		rec.Event.Body = &events.Overlay{ID: w.args[0], Remove: true}
 	case "junk":
@@ -407,6 +412,23 @@ func (w words) pin() *events.Overlay {
 	return o
 }
 
+// rollout returns an overlay that gives new values to the proxies of a namespace first.
+func (w words) rollout() *events.Overlay {
+	states := map[string]ident.RolloutState{"waiting": ident.RolloutWaiting, "running": ident.RolloutRunning, "stopped": ident.RolloutStopped}
+	_, ordered := w.options["ordered"]
+	staging := &ident.Staging{State: states[w.args[1]], Ordered: ordered}
+	if _, err := fmt.Sscan(w.args[2], &staging.Step); err != nil {
+		panic(err)
+	}
+	if namespace, ok := w.options["reached"]; ok {
+		staging.Reached.Proxies = []ident.Proxies{{Namespace: namespace}}
+	}
+	w.args = append([]string{w.args[0], "rollback"}, w.args[3:]...)
+	o := w.overlay()
+	o.Kind, o.Rollout = ident.Rollout, staging
+	return o
+}
+
 // quarantine returns an overlay that keeps a resource from clients. value is served
 // instead; - means no value.
 func quarantine(id, resource, value string) *events.Overlay {
@@ -496,10 +518,13 @@ func textOf(row string, b []byte) string {
 		if o.Scope != nil {
 			values = slices.Insert(values, 0, "("+o.Scope.String()+")")
 		}
+		if r := o.Rollout; r != nil {
+			values = slices.Insert(values, 0, fmt.Sprintf("(%s at %d for %s)", r.State, r.Step, r.Reached))
+		}
 		if o.Proxies != nil {
 			values = slices.Insert(values, 0, "("+o.Proxies.String()+")")
 		}
-		return fmt.Sprintf("%s by %s: %s", map[ident.OverlayKind]string{1: "rollback", 2: "hold", 3: "quarantine", 4: "freeze", 5: "pin"}[o.Kind], o.Actor, strings.Join(values, " "))
+		return fmt.Sprintf("%s by %s: %s", map[ident.OverlayKind]string{1: "rollback", 2: "hold", 3: "quarantine", 4: "freeze", 5: "pin", 6: "rollout"}[o.Kind], o.Actor, strings.Join(values, " "))
 	}
 	v, err := world.UnmarshalValue(b)
 	if err != nil {

@@ -49,6 +49,7 @@ func (s *step) segmentRecord(id string, g *events.Segment, base iter.Seq2[string
 	}
 	s.segment = segment
 	s.rebase(&next)
+	s.rebaseRollouts(&next)
 	s.judgeAnew(next)
 	s.keepPinned()
 	s.touched = nil // the content has them
@@ -178,7 +179,7 @@ func (f *Fold) EpochBase(head ident.Position, content iter.Seq2[string, []byte])
 
 // BuildBase returns the base with which another build takes over within an
 // epoch: the values of the published head's content as last good values and, if there
-// are pins, its overlays, sorted by key.
+// are pins or rollouts, its overlays, sorted by key.
 func BuildBase(content iter.Seq2[string, []byte]) (iter.Seq2[string, []byte], error) {
 	published, err := parseContent(content)
 	if err != nil {
@@ -192,7 +193,7 @@ func BuildBase(content iter.Seq2[string, []byte]) (iter.Seq2[string, []byte], er
 		}
 	}
 	for id := range published.overlays {
-		if len(published.pins) == 0 {
+		if len(published.pins) == 0 && len(published.rollouts) == 0 {
 			break // nothing else is read of them
 		}
 		rows[overlayRow(id)] = func() []byte { return published.overlayBytes(id) }

@@ -64,7 +64,7 @@ func OfOperators(e events.Event) bool {
 	case *events.Alive:
 		return b.Shard.Source == ident.API || e.Signature != nil
 	case *events.Overlay:
-		return b.Kind != ident.Hold && b.Kind != ident.Quarantine
+		return !b.OfBuilder()
 	}
 	return false
 }

@@ -176,9 +176,9 @@ func newOverlay(o world.Overlay, seq uint64) *overlay {
 }
 
 // empty reports whether o has no effect any more. A pin without values keeps what
-// changes later.
+// changes later, and so does a rollout; builders remove those that have ended.
 func (o *overlay) empty() bool {
-	return len(o.values) == 0 && len(o.resources) == 0 && o.Scope == nil && o.Kind != ident.Pin
+	return len(o.values) == 0 && len(o.resources) == 0 && o.Scope == nil && o.Kind != ident.Pin && o.Kind != ident.Rollout
 }
 
 // full returns o with its values, sorted by key row.
@@ -225,6 +225,7 @@ type state struct {
 	over     map[ident.Key][]*overlay // overlays by key
 	scoped   map[string]*overlay      // those with a scope
 	pins     map[string]*overlay      // their values are not in over: most proxies are not served them
+	rollouts map[string]*overlay      // the values of one that runs are not in over
 	acts     []staged                 // the messages so far of a rollback or a pin
 	withheld map[ident.Key]*entry     // frozen entries that do not have what is offered
 	gone     map[string]struct{}      // ids of removed overlays
@@ -242,6 +243,7 @@ func newState() state {
 		over:     map[ident.Key][]*overlay{},
 		scoped:   map[string]*overlay{},
 		pins:     map[string]*overlay{},
+		rollouts: map[string]*overlay{},
 		withheld: map[ident.Key]*entry{},
 		gone:     map[string]struct{}{},
 		troubled: map[ident.Key]*entry{},
@@ -315,8 +317,13 @@ func (s *state) setOverlay(o *overlay) {
 	if o.Scope != nil {
 		s.scoped[o.ID] = o
 	}
-	if o.Kind == ident.Pin {
+	switch o.Kind {
+	case ident.Pin:
 		s.pins[o.ID] = o
+	case ident.Rollout:
+		s.rollouts[o.ID] = o
+	}
+	if o.ForSome() {
 		return
 	}
 	for k := range o.values {
@@ -336,6 +343,7 @@ func (s *state) dropOverlay(id string) bool {
 	delete(s.overlays, id)
 	delete(s.scoped, id)
 	delete(s.pins, id)
+	delete(s.rollouts, id)
 	return true
 }
 

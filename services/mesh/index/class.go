@@ -50,7 +50,7 @@ const (
 
 // CDSClass holds what Clusters depend on.
 type CDSClass struct {
-	Pin    string `json:",omitempty"` // the pin that the class is for
+	Pin    string `json:",omitempty"` // the pin, or the rollout, in whose view the class is
 	Client Client
 	Scope  Scope // Services, Rules
 	// Inbound are a sidecar's clusters for its own workload.
@@ -67,7 +67,7 @@ type CDSClass struct {
 
 // EDSClass holds what ClusterLoadAssignments depend on.
 type EDSClass struct {
-	Pin    string `json:",omitempty"` // the pin that the class is for
+	Pin    string `json:",omitempty"` // the pin, or the rollout, in whose view the class is
 	Client Client
 	Scope  Scope // Services, Rules
 	View   EndpointView
@@ -82,7 +82,7 @@ type EDSClass struct {
 
 // LDSClass holds what Listeners depend on.
 type LDSClass struct {
-	Pin    string `json:",omitempty"` // the pin that the class is for
+	Pin    string `json:",omitempty"` // the pin, or the rollout, in whose view the class is
 	Client Client
 	Scope  Scope // Services, VirtualServices
 	// Cluster is the sidecar's Kubernetes cluster, if there are several, because
@@ -118,7 +118,7 @@ type LDSClass struct {
 
 // RDSClass holds what RouteConfigurations depend on.
 type RDSClass struct {
-	Pin    string `json:",omitempty"` // the pin that the class is for
+	Pin    string `json:",omitempty"` // the pin, or the rollout, in whose view the class is
 	Client Client
 	Scope  Scope // all
 	// Cluster as in LDSClass.
@@ -140,7 +140,7 @@ type RDSClass struct {
 // SDSClass holds what Secrets depend on. Its zero value is the class of proxies that have
 // not shown an identity of the mesh, and that no Gateway selects.
 type SDSClass struct {
-	Pin    string `json:",omitempty"` // the pin that the class is for
+	Pin    string `json:",omitempty"` // the pin, or the rollout, in whose view the class is
 	Client Client
 	// Roots: the client has shown an identity of the mesh, so it may have its roots, which
 	// agents ask for. Most sidecars may have nothing else.
@@ -161,7 +161,7 @@ type SDSClass struct {
 // ECDSClass holds what the filters of policies depend on. Its zero value is the class of
 // proxies that no policy selects, and of gRPC clients.
 type ECDSClass struct {
-	Pin       string `json:",omitempty"` // the pin that the class is for
+	Pin       string `json:",omitempty"` // the pin, or the rollout, in whose view the class is
 	Client    Client
 	Namespace string
 	// Selected are the selectors of AuthorizationPolicies and RequestAuthentications that
@@ -183,7 +183,7 @@ type ECDSClass struct {
 // NDSClass holds what the names that an agent answers by DNS depend on (NDS-1). Its zero
 // value is the class of all other clients: nothing is made for them.
 type NDSClass struct {
-	Pin    string `json:",omitempty"` // the pin that the class is for
+	Pin    string `json:",omitempty"` // the pin, or the rollout, in whose view the class is
 	Client Client
 	Names  bool  // the client is an agent that answers names
 	Scope  Scope // Services
@@ -225,8 +225,8 @@ func (c ProxyClass) Release(t ident.ResourceType) string {
 	return [ident.ResourceTypes]string{ident.CDS: c.CDS.Release, ident.EDS: c.EDS.Release, ident.LDS: c.LDS.Release, ident.RDS: c.RDS.Release, ident.SDS: c.SDS.Release, ident.ECDS: c.ECDS.Release}[t]
 }
 
-// Pin returns the id of the pin in whose view of the world resources of type t are made
-// for the class; empty: in that of all proxies that are not pinned.
+// Pin returns the id of the pin, or of the rollout, in whose view of the world resources of
+// type t are made for the class; empty: in that of all other proxies.
 func (c ProxyClass) Pin(t ident.ResourceType) string {
 	return [ident.ResourceTypes]string{
 		ident.CDS: c.CDS.Pin, ident.EDS: c.EDS.Pin, ident.LDS: c.LDS.Pin, ident.RDS: c.RDS.Pin,
@@ -234,9 +234,9 @@ func (c ProxyClass) Pin(t ident.ResourceType) string {
 	}[t]
 }
 
-// pinnedBy returns c as the class of proxies of a pin. Zero classes stay: nothing is made
-// for them.
-func (c ProxyClass) pinnedBy(pin string) ProxyClass {
+// InView returns c as the class of proxies of a pin, or of those that a rollout has not
+// reached. Zero classes stay: nothing is made for them.
+func (c ProxyClass) InView(pin string) ProxyClass {
 	c.CDS.Pin, c.EDS.Pin, c.LDS.Pin, c.RDS.Pin = pin, pin, pin, pin
 	if c.SDS != (SDSClass{}) {
 		c.SDS.Pin = pin

@@ -38,7 +38,7 @@ func (pc *PushContext) classOf(client Client, namespace string) ProxyClass {
 // that of all other proxies. It costs one match for each distinct selector.
 func Classify(pc *PushContext, p *proxy.Proxy) ProxyClass {
 	if v := pc.pinned(p); v != nil {
-		return classify(v.pc, p).pinnedBy(v.pin.ID)
+		return classify(v.pc, p).InView(v.pin.ID)
 	}
 	return classify(pc, p)
 }

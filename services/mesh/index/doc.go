@@ -12,9 +12,10 @@
 // Classify maps a proxy to its class for each xDS type. Generation sees the
 // class and never the proxy, so nothing can leak between proxies of one class.
 //
-// For each pin there is a PushContext of its own, of the world as the pin's proxies see
-// it, beside the one for all other proxies. A class names the pin that it is for, and an
-// Input the view that it is in. So one Catalog and one cache hold the classes of all
+// For each pin, and for a rollout that runs, there is a PushContext of its own, of the world
+// as the pin's proxies see it, or those that the rollout has not reached, beside the one
+// for all other proxies. A class names the pin or rollout that it is for, and an Input the
+// view that it is in. So one Catalog and one cache hold the classes of all
 // groups: a change that a pin keeps from its proxies makes none of their parts again, and
 // equal resources are the same pointers in all groups.
 //

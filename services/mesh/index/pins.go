@@ -12,12 +12,13 @@ import (
 	"meshlog.dev/services/mesh/world"
 )
 
-// view is the world as the proxies of a pin see it. Immutable.
+// view is the world as the proxies of a pin see it, or those that a rollout has not
+// reached. Immutable.
 type view struct {
-	pin      world.Overlay
-	selector *Selector
-	pc       *PushContext // has no views
-	differ   []ident.Key  // objects served otherwise than to all other proxies
+	pin       world.Overlay
+	selectors []*Selector  // that of a pin; of a rollout those of the proxies that it has reached
+	pc        *PushContext // has no views
+	differ    []ident.Key  // objects served otherwise than to all other proxies
 }
 
 // newViews returns the views of the pins of pc's world. They continue from those of
@@ -25,18 +26,18 @@ type view struct {
 // are added to inputs. before is nil if the views of the PushContext before do not count.
 func (pc *PushContext) newViews(before *PushContext, changed []ident.Key, inputs map[Input]struct{}) []*view {
 	var views []*view
-	other := before != nil && !before.world.SamePins(pc.world)
-	for _, pin := range pc.world.Pins() {
+	other := before != nil && !before.world.SameViews(pc.world)
+	for _, pin := range pc.world.Views() {
 		w, differ := pc.world.View(pin.ID)
 		v := &view{pin: pin, differ: differ}
 		was := before.view(pin.ID)
 		if was == nil {
-			v.selector = selectorOf(pin.Proxies)
+			v.selectors = groupOf(&pin)
 			v.pc, _ = pc.next(w, differ)
 		} else {
-			v.selector = was.selector
+			v.selectors = was.selectors
 			if other {
-				v.selector = selectorOf(pin.Proxies)
+				v.selectors = groupOf(&pin)
 			}
 			var found map[Input]struct{}
 			v.pc, found = was.pc.next(w, changedIn(was.pc.world, w, changed, was.differ, differ))
@@ -92,28 +93,54 @@ func (pc *PushContext) In(pin string) *PushContext {
 	return pc
 }
 
-// pinned returns the view of the latest pin that selects p, or nil.
+// pinned returns the view of the latest pin that selects p, or that of a rollout which has
+// not reached p, or nil.
 func (pc *PushContext) pinned(p *proxy.Proxy) *view {
 	if len(pc.views) == 0 {
 		return nil // the usual case
 	}
 	at := placeOf(p)
-	for _, v := range pc.views { // the latest first
-		if id := v.pin.Proxies.ID; (id == "" || id == p.ID) && v.selector.matches(&at, labels(p.Labels)) {
+	for _, v := range pc.views { // the one that counts first
+		if v.isFor(p, &at) {
 			return v
 		}
 	}
 	return nil
 }
 
-// selectorOf returns the selector of raw resources that selects the same proxies by
-// cluster, namespace and labels.
-func selectorOf(of *ident.Proxies) *Selector {
-	s, err := newSelector(&configv1.NodeSelector{Cluster: of.Cluster, Metadata: labels(of.Labels)}, of.Namespace)
-	if err != nil {
-		panic(err) // texts can be marshalled
+// isFor reports whether p is served v's values, unless a view before is for it.
+func (v *view) isFor(p *proxy.Proxy, at *place) bool {
+	selected := func(by []ident.Proxies) bool {
+		for i, s := range v.selectors {
+			if id := by[i].ID; (id == "" || id == p.ID) && s.matches(at, labels(p.Labels)) {
+				return true
+			}
+		}
+		return false
 	}
-	return s
+	if r := v.pin.Rollout; r != nil {
+		return !r.Reached.Share(v.pin.ID, p.ID) && !selected(r.Reached.Proxies)
+	}
+	return selected([]ident.Proxies{*v.pin.Proxies})
+}
+
+// groupOf returns the selectors of raw resources that select the same proxies as those
+// of a pin or a rollout do by cluster, namespace and labels.
+func groupOf(o *world.Overlay) (all []*Selector) {
+	of := []ident.Proxies{}
+	if o.Rollout != nil {
+		of = o.Rollout.Reached.Proxies
+	} else {
+		of = append(of, *o.Proxies)
+	}
+	for _, p := range of {
+		s, err := newSelector(&configv1.NodeSelector{Cluster: p.Cluster, Metadata: labels(p.Labels)}, p.Namespace)
+		if err != nil {
+			panic(err) // texts can be marshalled
+		}
+		all = append(all, s)
+	}
+	return all
 }
 
 // labels returns labels as the metadata of a node. Those of a proxy are what the world

@@ -128,6 +128,12 @@ func checkField(t *testing.T, path string, s *schema, f protoreflect.FieldDescri
 		t.Errorf("%s: is missing", path)
 		return
 	}
+	if f.IsMap() {
+		if s.Type != "object" {
+			t.Errorf("%s: type %q, want object", path, s.Type)
+		}
+		return
+	}
 	if f.IsList() {
 		if s.Type != "array" || s.Items == nil {
 			t.Errorf("%s: want an array", path)

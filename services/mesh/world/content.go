@@ -22,6 +22,7 @@ type Overlay struct {
 	Values   []ident.OverlayValue // sorted by key row; resources in their own order
 	Scope    *ident.Scope         // as in events.Overlay
 	Proxies  *ident.Proxies       // as in events.Overlay
+	Rollout  *ident.Staging       // as in events.Overlay, with its time
 }
 
 // RowChange is one content row that changed.
@@ -105,7 +106,18 @@ func (o Overlay) Proto() *snapshotv1.Overlay {
 		p.Scope = &snapshotv1.Scope{Source: s.Shard.Source, Instance: s.Shard.Instance, Config: s.Config, Namespace: s.Namespace}
 	}
 	if x := o.Proxies; x != nil {
-		p.Proxies = &snapshotv1.Proxies{Id: x.ID, Namespace: x.Namespace, Cluster: x.Cluster, Labels: x.Labels}
+		p.Proxies = proxiesProto(*x)
+	}
+	if r := o.Rollout; r != nil {
+		p.Rollout = &snapshotv1.Rollout{
+			State: int32(r.State), Step: uint32(r.Step), Percent: uint32(r.Reached.Percent), Ordered: r.Ordered,
+		}
+		for _, x := range r.Reached.Proxies {
+			p.Rollout.Reached = append(p.Rollout.Reached, proxiesProto(x))
+		}
+		if !r.Since.IsZero() {
+			p.Rollout.Since = timestamppb.New(r.Since)
+		}
 	}
 	for _, v := range o.Values {
 		pv := &snapshotv1.OverlayValue{Kept: v.Kept}
@@ -146,8 +158,9 @@ func OverlayOf(id string, p *snapshotv1.Overlay) (Overlay, error) {
 		}
 	}
 	if x := p.GetProxies(); x != nil {
-		o.Proxies = &ident.Proxies{ID: x.GetId(), Namespace: x.GetNamespace(), Cluster: x.GetCluster(), Labels: x.GetLabels()}
+		o.Proxies = new(proxiesOf(x))
 	}
+	o.Rollout = stagingOf(p.GetRollout())
 	for _, pv := range p.GetValues() {
 		var v ident.OverlayValue
 		var err error
@@ -168,4 +181,29 @@ func OverlayOf(id string, p *snapshotv1.Overlay) (Overlay, error) {
 		o.Values = append(o.Values, v)
 	}
 	return o, nil
+}
+
+func proxiesProto(x ident.Proxies) *snapshotv1.Proxies {
+	return &snapshotv1.Proxies{Id: x.ID, Namespace: x.Namespace, Cluster: x.Cluster, Labels: x.Labels}
+}
+
+func proxiesOf(x *snapshotv1.Proxies) ident.Proxies {
+	return ident.Proxies{ID: x.GetId(), Namespace: x.GetNamespace(), Cluster: x.GetCluster(), Labels: x.GetLabels()}
+}
+
+func stagingOf(r *snapshotv1.Rollout) *ident.Staging {
+	if r == nil {
+		return nil
+	}
+	s := &ident.Staging{
+		State: ident.RolloutState(r.GetState()), Step: int(r.GetStep()), Ordered: r.GetOrdered(),
+		Reached: ident.Group{Percent: int(r.GetPercent())},
+	}
+	for _, x := range r.GetReached() {
+		s.Reached.Proxies = append(s.Reached.Proxies, proxiesOf(x))
+	}
+	if r.GetSince() != nil {
+		s.Since = r.GetSince().AsTime()
+	}
+	return s
 }

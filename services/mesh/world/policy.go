@@ -43,6 +43,43 @@ type Policy struct {
 	// Operators are those whose signatures records of operators need; none: they need no
 	// signature.
 	Operators []*configv1.Operator
+	// Rollout are the steps by which changes of configuration reach the proxies; none: they
+	// reach all at once.
+	Rollout []RolloutStep
+}
+
+// RolloutStep is one step of rollouts.
+type RolloutStep struct {
+	// Reached are the proxies that have a change once the step has begun, by it and by the
+	// steps before.
+	Reached ident.Group
+	// Selects: the step adds proxies by selectors, and waits until one of them is there.
+	Selects bool
+	// Hold is how long the step lasts at least.
+	Hold time.Duration
+	// AckPercent is the share of streams that must have applied the change, 1 to 100.
+	AckPercent int
+	// Manual: an operator begins the next step.
+	Manual bool
+}
+
+// rolloutOf returns the steps of a policy.
+func rolloutOf(steps []*configv1.RolloutStep) (all []RolloutStep) {
+	var reached ident.Group
+	for _, s := range steps {
+		reached.Percent = max(reached.Percent, int(s.GetPercent()))
+		reached.Proxies = slices.Clone(reached.Proxies)
+		for _, p := range s.GetProxies() {
+			reached.Proxies = append(reached.Proxies, ident.Proxies{
+				ID: p.GetId(), Namespace: p.GetNamespace(), Cluster: p.GetCluster(), Labels: p.GetLabels(),
+			})
+		}
+		all = append(all, RolloutStep{
+			Reached: reached, Selects: len(s.GetProxies()) > 0, Hold: s.GetHold().AsDuration(),
+			AckPercent: cmp.Or(int(s.GetAckPercent()), 100), Manual: s.GetManual(),
+		})
+	}
+	return all
 }
 
 // DefaultsSource is the source that `meshlog up` publishes for. Any other
@@ -96,6 +133,7 @@ func policyOf(m *configv1.MeshPolicy) Policy {
 	p.MergeHosts = m.GetMergeHosts()
 	p.Sinks = m.GetMcp().GetSinks()
 	p.Operators = m.GetOperators()
+	p.Rollout = rolloutOf(m.GetRollout().GetSteps())
 	p.RawResources = slices.Clone(m.GetRawResources())
 	p.CertificatesOnDemand = m.GetGatewayCertificates() == "onDemand"
 	if d := m.GetMaxConnectionDuration(); d != nil {

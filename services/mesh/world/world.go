@@ -57,7 +57,7 @@ type World struct {
 	overlays map[string]Overlay
 	// quarantines are the overlays over resources; nil: none.
 	quarantines *quarantines
-	pins        []*pin                                  // the overlays of kind Pin, the latest first
+	aside       []*aside                                // overlays for some proxies, the one that counts first
 	kinds       map[string]table.Table[Name, []*Object] // copies of an object, the winner first; never empty
 
 	// For Diagnostics.
@@ -80,7 +80,6 @@ type place struct {
 type word struct {
 	overlay *Overlay
 	object  *Object // nil: not served; without a Message
-	pinned  bool    // overlay is the pin of the View
 }
 
 // Name is an object's name within its kind.

@@ -47,8 +47,8 @@ func (w *World) Apply(c Change) (*World, []ident.Key, error) {
 	if n.quarantined {
 		n.quarantines = newQuarantines(n.overlays)
 	}
-	if n.repinned {
-		n.pins = newPins(n.overlays, w.pins)
+	if n.parted {
+		n.aside = newAside(n.overlays, w.aside)
 	}
 	return n.made(), changed, nil
 }
@@ -108,7 +108,7 @@ type next struct {
 	moved   map[identity]struct{}  // objects whose copies changed
 
 	quarantined bool // quarantines changed
-	repinned    bool // pins changed
+	parted      bool // overlays for some proxies changed
 }
 
 // row applies the change of one row.
@@ -170,7 +170,7 @@ func (n *next) setPlace(k ident.Key, p place) {
 func (n *next) overlay(id string, b []byte) error {
 	was := n.overlays[id]
 	for _, v := range was.Values {
-		if v.Resource != nil || was.Kind == ident.Pin {
+		if v.Resource != nil || was.ForSome() {
 			continue
 		}
 		p := n.place(v.Key)
@@ -181,7 +181,7 @@ func (n *next) overlay(id string, b []byte) error {
 	n.overlays = overlays
 	delete(overlays, id)
 	n.quarantined = n.quarantined || was.Kind == ident.Quarantine
-	n.repinned = n.repinned || was.Kind == ident.Pin
+	n.parted = n.parted || was.ForSome()
 	if b == nil {
 		return nil
 	}
@@ -191,9 +191,9 @@ func (n *next) overlay(id string, b []byte) error {
 	}
 	overlays[id] = o
 	n.quarantined = n.quarantined || o.Kind == ident.Quarantine
-	if o.Kind == ident.Pin {
-		n.repinned = true
-		return nil // most proxies are not served its values
+	if o.ForSome() {
+		n.parted = true
+		return nil // other proxies are not served its values
 	}
 	for _, v := range o.Values {
 		if v.Resource != nil {
@@ -207,27 +207,38 @@ func (n *next) overlay(id string, b []byte) error {
 	return nil
 }
 
-// compareWords orders the words of overlays over one key, the effective one
-// first: that of a view's pin, then a rollback before a hold, then the later, then the
-// greater id.
-func compareWords(a, b word) int {
-	if a.pinned != b.pinned {
-		if a.pinned {
-			return -1
-		}
-		return 1
-	}
-	return CompareOverlays(a.overlay, b.overlay)
-}
+// compareWords orders the words of overlays over one key, the effective one first.
+func compareWords(a, b word) int { return CompareOverlays(a.overlay, b.overlay) }
 
-// CompareOverlays orders overlays over one key, the effective one first, as compareWords
-// does.
+// CompareOverlays orders overlays over one key, the effective one first: the pin of a
+// view, a rollback, a rollout, a hold. Of rollouts the one that runs is first: its values
+// are older. Then the later counts, then the greater id.
 func CompareOverlays(a, b *Overlay) int {
 	return cmp.Or(
-		cmp.Compare(a.Kind, b.Kind), // Rollback, then Hold
+		cmp.Compare(a.rank(), b.rank()),
 		b.Observed.Compare(a.Observed),
 		cmp.Compare(b.ID, a.ID),
 	)
+}
+
+func (o *Overlay) rank() int {
+	switch {
+	case o.Kind == ident.Pin:
+		return 0
+	case o.Kind == ident.Rollback:
+		return 1
+	case o.ForSome():
+		return 2
+	case o.Kind == ident.Rollout:
+		return 3
+	}
+	return 4
+}
+
+// ForSome reports whether only some proxies are served the values of o: those of a pin, and
+// those that a rollout which runs has not reached.
+func (o *Overlay) ForSome() bool {
+	return o.Kind == ident.Pin || o.Kind == ident.Rollout && o.Rollout != nil && o.Rollout.State == ident.RolloutRunning
 }
 
 func objectOf(v ident.OverlayValue) *Object {

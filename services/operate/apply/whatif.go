@@ -2,6 +2,8 @@ package apply
 
 import (
 	"context"
+	"fmt"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -10,6 +12,7 @@ import (
 	"meshlog.dev/services/builder/ledger"
 	"meshlog.dev/services/mesh/fold"
 	"meshlog.dev/services/mesh/index"
+	"meshlog.dev/services/mesh/kind"
 	"meshlog.dev/services/mesh/problem"
 	"meshlog.dev/services/mesh/world"
 	"meshlog.dev/services/operate/command"
@@ -136,6 +139,7 @@ func (w *whatIf) read(ctx context.Context, e *command.Env, p *past.Past) error {
 		return err
 	}
 	w.fold.AssumeSigned()
+	w.fold.Unstage() // what a change comes to when it has reached all proxies
 	content := w.fold.Content()
 	w.contentBefore = ledger.Content(content)
 	w.before, _, err = world.NewWorld().Apply(content)
@@ -188,6 +192,12 @@ func (w *whatIf) shardOf(k ident.Key) ident.Shard {
 	return w.as
 }
 
+// staged reports whether a rollout gives k to some proxies before the others.
+func staged(k ident.Key) bool {
+	kd, ok := kind.ByName(k.Kind)
+	return ok && kd.Staged()
+}
+
 // deleted returns the keys that --delete names.
 func (w *whatIf) deleted() (keys []ident.Key, err error) {
 	var known []ident.Key
@@ -236,6 +246,9 @@ func (w *whatIf) weigh(ctx context.Context, e *command.Env, p *past.Past) error 
 	}
 	if hold != nil {
 		w.view.Held = hold.Reason
+	}
+	if steps := w.before.Policy().Rollout; len(steps) > 0 && slices.ContainsFunc(changed, staged) {
+		w.view.Staged = fmt.Sprintf("in %s, the first of which reaches %s", command.Plural(len(steps), "step", "steps"), steps[0].Reached)
 	}
 	pc := index.NewPushContext(w.before)
 	i := &impact{before: pc}

@@ -18,11 +18,13 @@ import (
 // whatIfView is the result of what-if.
 type whatIfView struct {
 	// Position is the last record of the log that the change is judged on.
-	Position ident.Position       `json:"position,omitzero"`
-	Proxy    string               `json:"proxy,omitempty"`
-	Objects  []past.ObjectChange  `json:"objects"`
-	Classes  []classesView        `json:"classes"`
-	Held     string               `json:"held,omitempty"` // why the guard would hold the change back
+	Position ident.Position      `json:"position,omitzero"`
+	Proxy    string              `json:"proxy,omitempty"`
+	Objects  []past.ObjectChange `json:"objects"`
+	Classes  []classesView       `json:"classes"`
+	Held     string              `json:"held,omitempty"` // why the guard would hold the change back
+	// Staged is how a rollout would give the change to the proxies; empty: to all at once.
+	Staged   string               `json:"staged,omitempty"`
 	Problems []command.Diagnostic `json:"problems"`
 
 	failed bool // an object is invalid: the change was not judged
@@ -118,6 +120,9 @@ func (v *whatIfView) show(out *command.Output, markdown bool) {
 	if v.Held != "" {
 		out.Line("The guard would hold this back: %s. `meshlog approve` would let it pass.", v.Held)
 	}
+	if v.Staged != "" {
+		out.Line("A rollout would give this to the proxies %s.", v.Staged)
+	}
 	out.Line("%s Nothing was written.", v.summary())
 }
 
@@ -135,6 +140,9 @@ func (v *whatIfView) markdown(out *command.Output) {
 	out.Line("### What this changes in the mesh\n\n%s", v.summary())
 	if v.Held != "" {
 		out.Line("\n**The guard would hold it back**: %s.", v.Held)
+	}
+	if v.Staged != "" {
+		out.Line("\nA rollout would give it to the proxies %s.", v.Staged)
 	}
 	for _, p := range v.Problems {
 		out.Line("\n- **%s** `%s`: %s. To do: %s.", p.Severity, p.Where(), p.What(), cmp.Or(p.Advice, "nothing"))

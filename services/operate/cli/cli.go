@@ -74,7 +74,7 @@ A variable can set each flag: MESHLOG_DATA sets --data. Exit codes: 0 done,
 			history.Log(), history.History(), history.Versions(), history.Show(), history.Diff(), history.Replay(), history.Verify(),
 			bisect.Bisect(), serve.Serve(), history.Export(), history.Import(), history.Audit(),
 		}},
-		{"Operate:", append([]*cobra.Command{apply.Apply(), apply.WhatIf(), apply.Get(), apply.Delete(), apply.Validate(), act.Approve(), rollback.Rollback(), rollback.Pin(), rollback.Unpin(), rollback.Freeze(), rollback.Release(), act.Drain(), act.CA(), act.Streams(), act.BusAuth()}, operate...)},
+		{"Operate:", append([]*cobra.Command{apply.Apply(), apply.WhatIf(), apply.Get(), apply.Delete(), apply.Validate(), act.Approve(), rollback.Rollback(), rollback.Pin(), rollback.Unpin(), rollback.Rollouts(), rollback.Freeze(), rollback.Release(), act.Drain(), act.CA(), act.Streams(), act.BusAuth()}, operate...)},
 		{"Other:", []*cobra.Command{completionCommand(), optionsCommand(), versionCommand()}},
 	} {
 		if len(g.commands) == 0 {

@@ -98,6 +98,71 @@ func (w Word) String() string {
 	return fmt.Sprintf("%s rolled back by %s: %s", what, cmp.Or(w.Actor, "an operator"), w.Reason)
 }
 
+// Rollout is a change of configuration that has not reached all proxies.
+type Rollout struct {
+	ID    string `json:"id"`
+	State string `json:"state"` // running, waiting, stopped
+	// Step of Steps has begun; 0: none.
+	Step  int `json:"step"`
+	Steps int `json:"steps"`
+	// Reached are the proxies that have the change.
+	Reached string    `json:"reached"`
+	Objects []string  `json:"objects"`
+	Since   time.Time `json:"since,omitzero"` // of the step, or of the stop
+	Actor   string    `json:"actor,omitempty"`
+	Reason  string    `json:"reason,omitempty"`
+	// Applied of the Streams that it has reached have applied the step, and WaitsFor is what
+	// the next one waits for, as the leader says.
+	Streams  uint32 `json:"streams"`
+	Applied  uint32 `json:"applied"`
+	WaitsFor string `json:"waitsFor,omitempty"`
+}
+
+// Rollouts returns the rollouts in a content that are about some object, sorted by id, with
+// what the builder that leads says about the one that runs. It asks no process.
+func Rollouts(s *store.Snapshot, builders []*reportv1.BuilderReport) ([]Rollout, error) {
+	overlays, err := overlaysIn(s)
+	all := []Rollout{}
+	said := map[string]*reportv1.Rollout{}
+	for _, r := range Newest(builders).GetRollouts() {
+		said[r.GetId()] = r
+	}
+	for _, o := range overlays {
+		if o.Kind != ident.Rollout || len(o.Values) == 0 {
+			continue
+		}
+		is, by := o.Rollout, said[o.ID]
+		if int(by.GetStep()) != is.Step {
+			by = &reportv1.Rollout{Steps: by.GetSteps()} // it speaks of another step
+		}
+		r := Rollout{
+			ID: o.ID, State: is.State.String(), Step: is.Step, Steps: int(by.GetSteps()), Reached: is.Reached.String(),
+			Since: Stamp(is.Since), Actor: o.Actor, Reason: o.Reason, Streams: by.GetStreams(), Applied: by.GetApplied(), WaitsFor: by.GetWaitsFor(),
+		}
+		for _, v := range o.Values {
+			r.Objects = append(r.Objects, v.Key.String())
+		}
+		all = append(all, r)
+	}
+	return all, err
+}
+
+// String returns the rollout in words.
+func (r Rollout) String() string {
+	objects := Plural(len(r.Objects), "object", "objects")
+	switch r.State {
+	case "running":
+		text := fmt.Sprintf("%s of %s is at step %d of %d and has reached %s", r.ID, objects, r.Step, r.Steps, r.Reached)
+		if r.WaitsFor != "" {
+			text += "; it waits for " + r.WaitsFor
+		}
+		return text
+	case "stopped":
+		return fmt.Sprintf("%s of %s was stopped by %s: %s", r.ID, objects, cmp.Or(r.Actor, "a builder"), r.Reason)
+	}
+	return fmt.Sprintf("%s of %s waits for the one before", r.ID, objects)
+}
+
 // EpochOf returns the position of a record that was just appended to a log: its
 // epoch is the newest one there.
 func EpochOf(ctx context.Context, log events.Reader, seq uint64) (ident.Position, error) {

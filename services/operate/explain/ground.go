@@ -75,12 +75,15 @@ func (g *ground) flatten() error {
 			return err
 		}
 		g.overlays[id] = o
-		if o.Kind == ident.Pin || slices.ContainsFunc(o.Values, func(v ident.OverlayValue) bool { return v.Resource == nil }) {
+		if o.ForSome() || slices.ContainsFunc(o.Values, func(v ident.OverlayValue) bool { return v.Resource == nil }) {
 			rows = append(rows, world.RowChange{Row: ident.OverlayRow(id)})
 		}
 	}
 	for _, v := range g.overlays[pin].Values {
-		over[v.Key] = []string{pin}
+		rolledBack := slices.ContainsFunc(over[v.Key], func(id string) bool { return g.overlays[id].Kind == ident.Rollback })
+		if g.overlays[pin].Kind == ident.Pin || !rolledBack {
+			over[v.Key] = []string{pin}
+		}
 	}
 	w, _ = w.View(pin)
 	for k, ids := range over {

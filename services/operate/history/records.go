@@ -196,6 +196,17 @@ func summary(r events.Record) (object, detail string) {
 		object, detail = b.ID, b.Reason
 		switch {
 		case b.Remove:
+		case b.Kind == ident.Rollout:
+			detail = b.Rollout.State.String()
+			if b.Rollout.State == ident.RolloutRunning {
+				detail = fmt.Sprintf("step %d reaches %s", b.Rollout.Step, b.Rollout.Reached)
+			}
+			if len(b.Values) > 0 {
+				detail += ", " + command.Plural(len(b.Values), "key", "keys")
+			}
+			if b.Reason != "" {
+				detail += ": " + b.Reason
+			}
 		case b.Kind == ident.Quarantine:
 			detail = command.Plural(len(b.Values), "resource", "resources") + ": " + b.Reason
 		case b.Kind == ident.Freeze:

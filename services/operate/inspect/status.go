@@ -41,7 +41,8 @@ type StatusView struct {
 	Held        int               `json:"held"`            // by the guard
 	Quarantined int               `json:"quarantined"`
 	Words       []command.Word    `json:"words,omitempty"` // rollbacks, freezes and pins that hold
-	Errors      int               `json:"errors"`          // diagnostics
+	Rollouts    []command.Rollout `json:"rollouts,omitempty"`
+	Errors      int               `json:"errors"` // diagnostics
 	Warnings    int               `json:"warnings"`
 	Operators   int               `json:"operators"`         // that the MeshPolicy names
 	Unknown     string            `json:"unknown,omitempty"` // why log and version chain, and what only they say, are not known
@@ -126,6 +127,14 @@ func StatusOf(ctx context.Context, s *command.Sources, proxies, reports *bus.Rep
 	}
 	for _, w := range v.Words {
 		v.wrong("%s; `%s` ends it", w, w.End())
+	}
+	if v.Rollouts, err = command.Rollouts(s.Head.Snapshot, s.Reports.Builders); err != nil {
+		return nil, err
+	}
+	for _, r := range v.Rollouts {
+		if r.State == "stopped" {
+			v.wrong("rollout %s; `meshlog rollout status` shows it", r)
+		}
 	}
 	bundles, err := command.TrustBundles(s.Head.Snapshot)
 	if err != nil {
@@ -383,6 +392,11 @@ func (v *StatusView) show(now time.Time, out *command.Output) {
 	row("roots", true, "%s", rootsLine(v.Roots))
 	row("operators", v.Operators > 0, "%s", operatorsLine(v.Operators))
 	row("held back", v.Held+v.Quarantined == 0, "%d by the guard, %d in quarantine", v.Held, v.Quarantined)
+	for _, r := range v.Rollouts {
+		if r.State != "stopped" {
+			row("rollout", true, "%s", r)
+		}
+	}
 	row("problems", v.Errors == 0, "%s, %s", command.Plural(v.Errors, "error", "errors"), command.Plural(v.Warnings, "warning", "warnings"))
 	out.Rows(&t)
 	if len(v.Wrong) == 0 {

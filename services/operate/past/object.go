@@ -34,6 +34,9 @@ func overlayDocument(o world.Overlay) (json.RawMessage, error) {
 	if o.Proxies != nil {
 		doc.For = o.Proxies.String()
 	}
+	if r := o.Rollout; r != nil {
+		doc.State, doc.Reached = r.State.String(), r.Reached.String()
+	}
 	for _, v := range o.Values {
 		value := overlaidDoc{Object: v.Key.String(), Served: v.Value != nil}
 		if v.Resource != nil {
@@ -49,12 +52,15 @@ func overlayDocument(o world.Overlay) (json.RawMessage, error) {
 
 // overlayDoc and overlaidDoc are printed: users read the names of the fields.
 type overlayDoc struct {
-	Kind   string        `json:"kind"`
-	Reason string        `json:"reason,omitempty"`
-	Actor  string        `json:"actor,omitempty"`
-	Keeps  string        `json:"keeps,omitempty"` // what stays as it is
-	For    string        `json:"for,omitempty"`   // the proxies of a pin
-	Values []overlaidDoc `json:"values,omitempty"`
+	Kind   string `json:"kind"`
+	Reason string `json:"reason,omitempty"`
+	Actor  string `json:"actor,omitempty"`
+	Keeps  string `json:"keeps,omitempty"` // what stays as it is
+	For    string `json:"for,omitempty"`   // the proxies of a pin
+	State  string `json:"state,omitempty"` // of a rollout
+	// Reached are the proxies that a rollout has reached.
+	Reached string        `json:"reached,omitempty"`
+	Values  []overlaidDoc `json:"values,omitempty"`
 }
 
 type overlaidDoc struct {
@@ -65,7 +71,7 @@ type overlaidDoc struct {
 }
 
 // OverlayKinds are the names of the kinds of overlays.
-var OverlayKinds = map[ident.OverlayKind]string{ident.Rollback: "rollback", ident.Hold: "hold", ident.Quarantine: "quarantine", ident.Freeze: "freeze", ident.Pin: "pin"}
+var OverlayKinds = map[ident.OverlayKind]string{ident.Rollback: "rollback", ident.Hold: "hold", ident.Quarantine: "quarantine", ident.Freeze: "freeze", ident.Pin: "pin", ident.Rollout: "rollout"}
 
 // row is the decoded key of a content row.
 type row struct {
@@ -112,7 +118,7 @@ func Layers(s *store.Snapshot) (objects map[ident.Key][]string, overlays []strin
 		o, unreadable := world.UnmarshalOverlay(id, r.Value)
 		err = cmp.Or(err, unreadable)
 		for _, v := range o.Values {
-			if v.Resource == nil && o.Kind != ident.Pin {
+			if v.Resource == nil && !o.ForSome() {
 				add(v.Key, id)
 			}
 		}

@@ -22,7 +22,7 @@ func TestMain(m *testing.M) { operatetest.Main(m) }
 func meshlog(t *testing.T, m *operatetest.Mesh, into any, args ...string) error {
 	t.Helper()
 	root := &cobra.Command{SilenceErrors: true, SilenceUsage: true}
-	root.AddCommand(Rollback(), Pin(), Unpin(), Freeze(), Release(), inspect.Wait(), inspect.Diagnostics(), history.Versions(), history.Diff())
+	root.AddCommand(Rollback(), Pin(), Unpin(), Rollouts(), Freeze(), Release(), inspect.Wait(), inspect.Diagnostics(), history.Versions(), history.Diff())
 	var out bytes.Buffer
 	root.SetOut(&out)
 	root.SetArgs(append(args, "-o", "json", "--data", m.Data))

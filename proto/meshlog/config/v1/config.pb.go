@@ -254,7 +254,9 @@ type MeshPolicy struct {
 	Mcp *Mcp `protobuf:"bytes,12,opt,name=mcp,proto3" json:"mcp,omitempty"`
 	// The operators of the mesh. If there are any, what operators append to the log
 	// counts only with the signature of one of them.
-	Operators     []*Operator `protobuf:"bytes,13,rep,name=operators,proto3" json:"operators,omitempty"`
+	Operators []*Operator `protobuf:"bytes,13,rep,name=operators,proto3" json:"operators,omitempty"`
+	// How changes of configuration reach the proxies; default: all at once.
+	Rollout       *Rollout `protobuf:"bytes,14,opt,name=rollout,proto3" json:"rollout,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -373,6 +375,213 @@ func (x *MeshPolicy) GetOperators() []*Operator {
 	return nil
 }
 
+func (x *MeshPolicy) GetRollout() *Rollout {
+	if x != nil {
+		return x.Rollout
+	}
+	return nil
+}
+
+// Rollout gives a change of configuration to some proxies before the others. Endpoints,
+// Secrets, roots, security policies and the policies of the mesh are never staged.
+type Rollout struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// In this order. After the last one the change is for all proxies.
+	Steps         []*RolloutStep `protobuf:"bytes,1,rep,name=steps,proto3" json:"steps,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Rollout) Reset() {
+	*x = Rollout{}
+	mi := &file_meshlog_config_v1_config_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Rollout) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Rollout) ProtoMessage() {}
+
+func (x *Rollout) ProtoReflect() protoreflect.Message {
+	mi := &file_meshlog_config_v1_config_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Rollout.ProtoReflect.Descriptor instead.
+func (*Rollout) Descriptor() ([]byte, []int) {
+	return file_meshlog_config_v1_config_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *Rollout) GetSteps() []*RolloutStep {
+	if x != nil {
+		return x.Steps
+	}
+	return nil
+}
+
+// RolloutStep adds proxies to those that get a change: those that it selects, and its share.
+type RolloutStep struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Of all proxies, by a hash of their node ids.
+	Percent uint32           `protobuf:"varint,1,opt,name=percent,proto3" json:"percent,omitempty"`
+	Proxies []*ProxySelector `protobuf:"bytes,2,rep,name=proxies,proto3" json:"proxies,omitempty"`
+	// The next step begins after this time at the earliest; default: at once.
+	Hold *durationpb.Duration `protobuf:"bytes,3,opt,name=hold,proto3" json:"hold,omitempty"`
+	// The share of the streams of the reached proxies that must have applied the change
+	// before the next step; default 100.
+	AckPercent uint32 `protobuf:"varint,4,opt,name=ack_percent,json=ackPercent,proto3" json:"ack_percent,omitempty"`
+	// The next step begins when an operator says so.
+	Manual        bool `protobuf:"varint,5,opt,name=manual,proto3" json:"manual,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RolloutStep) Reset() {
+	*x = RolloutStep{}
+	mi := &file_meshlog_config_v1_config_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RolloutStep) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RolloutStep) ProtoMessage() {}
+
+func (x *RolloutStep) ProtoReflect() protoreflect.Message {
+	mi := &file_meshlog_config_v1_config_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RolloutStep.ProtoReflect.Descriptor instead.
+func (*RolloutStep) Descriptor() ([]byte, []int) {
+	return file_meshlog_config_v1_config_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *RolloutStep) GetPercent() uint32 {
+	if x != nil {
+		return x.Percent
+	}
+	return 0
+}
+
+func (x *RolloutStep) GetProxies() []*ProxySelector {
+	if x != nil {
+		return x.Proxies
+	}
+	return nil
+}
+
+func (x *RolloutStep) GetHold() *durationpb.Duration {
+	if x != nil {
+		return x.Hold
+	}
+	return nil
+}
+
+func (x *RolloutStep) GetAckPercent() uint32 {
+	if x != nil {
+		return x.AckPercent
+	}
+	return 0
+}
+
+func (x *RolloutStep) GetManual() bool {
+	if x != nil {
+		return x.Manual
+	}
+	return false
+}
+
+// ProxySelector selects the proxies that match every field that is set.
+type ProxySelector struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The whole node id.
+	Id        string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Namespace string `protobuf:"bytes,2,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// node.cluster.
+	Cluster       string            `protobuf:"bytes,3,opt,name=cluster,proto3" json:"cluster,omitempty"`
+	Labels        map[string]string `protobuf:"bytes,4,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ProxySelector) Reset() {
+	*x = ProxySelector{}
+	mi := &file_meshlog_config_v1_config_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ProxySelector) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ProxySelector) ProtoMessage() {}
+
+func (x *ProxySelector) ProtoReflect() protoreflect.Message {
+	mi := &file_meshlog_config_v1_config_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ProxySelector.ProtoReflect.Descriptor instead.
+func (*ProxySelector) Descriptor() ([]byte, []int) {
+	return file_meshlog_config_v1_config_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *ProxySelector) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *ProxySelector) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *ProxySelector) GetCluster() string {
+	if x != nil {
+		return x.Cluster
+	}
+	return ""
+}
+
+func (x *ProxySelector) GetLabels() map[string]string {
+	if x != nil {
+		return x.Labels
+	}
+	return nil
+}
+
 // Operator is a person or a pipeline that acts on the mesh.
 type Operator struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -387,7 +596,7 @@ type Operator struct {
 
 func (x *Operator) Reset() {
 	*x = Operator{}
-	mi := &file_meshlog_config_v1_config_proto_msgTypes[4]
+	mi := &file_meshlog_config_v1_config_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -399,7 +608,7 @@ func (x *Operator) String() string {
 func (*Operator) ProtoMessage() {}
 
 func (x *Operator) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_config_v1_config_proto_msgTypes[4]
+	mi := &file_meshlog_config_v1_config_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -412,7 +621,7 @@ func (x *Operator) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Operator.ProtoReflect.Descriptor instead.
 func (*Operator) Descriptor() ([]byte, []int) {
-	return file_meshlog_config_v1_config_proto_rawDescGZIP(), []int{4}
+	return file_meshlog_config_v1_config_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Operator) GetName() string {
@@ -441,7 +650,7 @@ type Mcp struct {
 
 func (x *Mcp) Reset() {
 	*x = Mcp{}
-	mi := &file_meshlog_config_v1_config_proto_msgTypes[5]
+	mi := &file_meshlog_config_v1_config_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -453,7 +662,7 @@ func (x *Mcp) String() string {
 func (*Mcp) ProtoMessage() {}
 
 func (x *Mcp) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_config_v1_config_proto_msgTypes[5]
+	mi := &file_meshlog_config_v1_config_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -466,7 +675,7 @@ func (x *Mcp) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Mcp.ProtoReflect.Descriptor instead.
 func (*Mcp) Descriptor() ([]byte, []int) {
-	return file_meshlog_config_v1_config_proto_rawDescGZIP(), []int{5}
+	return file_meshlog_config_v1_config_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Mcp) GetSinks() []*McpSink {
@@ -499,7 +708,7 @@ type McpSink struct {
 
 func (x *McpSink) Reset() {
 	*x = McpSink{}
-	mi := &file_meshlog_config_v1_config_proto_msgTypes[6]
+	mi := &file_meshlog_config_v1_config_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -511,7 +720,7 @@ func (x *McpSink) String() string {
 func (*McpSink) ProtoMessage() {}
 
 func (x *McpSink) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_config_v1_config_proto_msgTypes[6]
+	mi := &file_meshlog_config_v1_config_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -524,7 +733,7 @@ func (x *McpSink) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use McpSink.ProtoReflect.Descriptor instead.
 func (*McpSink) Descriptor() ([]byte, []int) {
-	return file_meshlog_config_v1_config_proto_rawDescGZIP(), []int{6}
+	return file_meshlog_config_v1_config_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *McpSink) GetNodeNamespace() string {
@@ -585,7 +794,7 @@ type MergeHosts struct {
 
 func (x *MergeHosts) Reset() {
 	*x = MergeHosts{}
-	mi := &file_meshlog_config_v1_config_proto_msgTypes[7]
+	mi := &file_meshlog_config_v1_config_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -597,7 +806,7 @@ func (x *MergeHosts) String() string {
 func (*MergeHosts) ProtoMessage() {}
 
 func (x *MergeHosts) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_config_v1_config_proto_msgTypes[7]
+	mi := &file_meshlog_config_v1_config_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -610,7 +819,7 @@ func (x *MergeHosts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MergeHosts.ProtoReflect.Descriptor instead.
 func (*MergeHosts) Descriptor() ([]byte, []int) {
-	return file_meshlog_config_v1_config_proto_rawDescGZIP(), []int{7}
+	return file_meshlog_config_v1_config_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *MergeHosts) GetHosts() []string {
@@ -650,7 +859,7 @@ type SourceRule struct {
 
 func (x *SourceRule) Reset() {
 	*x = SourceRule{}
-	mi := &file_meshlog_config_v1_config_proto_msgTypes[8]
+	mi := &file_meshlog_config_v1_config_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -662,7 +871,7 @@ func (x *SourceRule) String() string {
 func (*SourceRule) ProtoMessage() {}
 
 func (x *SourceRule) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_config_v1_config_proto_msgTypes[8]
+	mi := &file_meshlog_config_v1_config_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -675,7 +884,7 @@ func (x *SourceRule) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SourceRule.ProtoReflect.Descriptor instead.
 func (*SourceRule) Descriptor() ([]byte, []int) {
-	return file_meshlog_config_v1_config_proto_rawDescGZIP(), []int{8}
+	return file_meshlog_config_v1_config_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *SourceRule) GetSource() string {
@@ -725,7 +934,7 @@ type RequiredSource struct {
 
 func (x *RequiredSource) Reset() {
 	*x = RequiredSource{}
-	mi := &file_meshlog_config_v1_config_proto_msgTypes[9]
+	mi := &file_meshlog_config_v1_config_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -737,7 +946,7 @@ func (x *RequiredSource) String() string {
 func (*RequiredSource) ProtoMessage() {}
 
 func (x *RequiredSource) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_config_v1_config_proto_msgTypes[9]
+	mi := &file_meshlog_config_v1_config_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -750,7 +959,7 @@ func (x *RequiredSource) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RequiredSource.ProtoReflect.Descriptor instead.
 func (*RequiredSource) Descriptor() ([]byte, []int) {
-	return file_meshlog_config_v1_config_proto_rawDescGZIP(), []int{9}
+	return file_meshlog_config_v1_config_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *RequiredSource) GetSource() string {
@@ -789,7 +998,7 @@ type Guard struct {
 
 func (x *Guard) Reset() {
 	*x = Guard{}
-	mi := &file_meshlog_config_v1_config_proto_msgTypes[10]
+	mi := &file_meshlog_config_v1_config_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -801,7 +1010,7 @@ func (x *Guard) String() string {
 func (*Guard) ProtoMessage() {}
 
 func (x *Guard) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_config_v1_config_proto_msgTypes[10]
+	mi := &file_meshlog_config_v1_config_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -814,7 +1023,7 @@ func (x *Guard) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Guard.ProtoReflect.Descriptor instead.
 func (*Guard) Descriptor() ([]byte, []int) {
-	return file_meshlog_config_v1_config_proto_rawDescGZIP(), []int{10}
+	return file_meshlog_config_v1_config_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Guard) GetDisabled() bool {
@@ -854,7 +1063,7 @@ const file_meshlog_config_v1_config_proto_rawDesc = "" +
 	"\bLocality\x12\x16\n" +
 	"\x06region\x18\x01 \x01(\tR\x06region\x12\x12\n" +
 	"\x04zone\x18\x02 \x01(\tR\x04zone\x12\x19\n" +
-	"\bsub_zone\x18\x03 \x01(\tR\asubZone\"\xa3\x05\n" +
+	"\bsub_zone\x18\x03 \x01(\tR\asubZone\"\xd9\x05\n" +
 	"\n" +
 	"MeshPolicy\x12'\n" +
 	"\x0fsource_priority\x18\x01 \x03(\tR\x0esourcePriority\x12L\n" +
@@ -870,8 +1079,26 @@ const file_meshlog_config_v1_config_proto_rawDesc = "" +
 	"\vmerge_hosts\x18\v \x03(\v2\x1d.meshlog.config.v1.MergeHostsR\n" +
 	"mergeHosts\x12(\n" +
 	"\x03mcp\x18\f \x01(\v2\x16.meshlog.config.v1.McpR\x03mcp\x129\n" +
-	"\toperators\x18\r \x03(\v2\x1b.meshlog.config.v1.OperatorR\toperatorsJ\x04\b\b\x10\tR\n" +
-	"unenforced\"2\n" +
+	"\toperators\x18\r \x03(\v2\x1b.meshlog.config.v1.OperatorR\toperators\x124\n" +
+	"\arollout\x18\x0e \x01(\v2\x1a.meshlog.config.v1.RolloutR\arolloutJ\x04\b\b\x10\tR\n" +
+	"unenforced\"?\n" +
+	"\aRollout\x124\n" +
+	"\x05steps\x18\x01 \x03(\v2\x1e.meshlog.config.v1.RolloutStepR\x05steps\"\xcb\x01\n" +
+	"\vRolloutStep\x12\x18\n" +
+	"\apercent\x18\x01 \x01(\rR\apercent\x12:\n" +
+	"\aproxies\x18\x02 \x03(\v2 .meshlog.config.v1.ProxySelectorR\aproxies\x12-\n" +
+	"\x04hold\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x04hold\x12\x1f\n" +
+	"\vack_percent\x18\x04 \x01(\rR\n" +
+	"ackPercent\x12\x16\n" +
+	"\x06manual\x18\x05 \x01(\bR\x06manual\"\xd8\x01\n" +
+	"\rProxySelector\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1c\n" +
+	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x18\n" +
+	"\acluster\x18\x03 \x01(\tR\acluster\x12D\n" +
+	"\x06labels\x18\x04 \x03(\v2,.meshlog.config.v1.ProxySelector.LabelsEntryR\x06labels\x1a9\n" +
+	"\vLabelsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"2\n" +
 	"\bOperator\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04keys\x18\x02 \x03(\tR\x04keys\"7\n" +
@@ -920,41 +1147,50 @@ func file_meshlog_config_v1_config_proto_rawDescGZIP() []byte {
 	return file_meshlog_config_v1_config_proto_rawDescData
 }
 
-var file_meshlog_config_v1_config_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
+var file_meshlog_config_v1_config_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
 var file_meshlog_config_v1_config_proto_goTypes = []any{
 	(*Resource)(nil),            // 0: meshlog.config.v1.Resource
 	(*NodeSelector)(nil),        // 1: meshlog.config.v1.NodeSelector
 	(*Locality)(nil),            // 2: meshlog.config.v1.Locality
 	(*MeshPolicy)(nil),          // 3: meshlog.config.v1.MeshPolicy
-	(*Operator)(nil),            // 4: meshlog.config.v1.Operator
-	(*Mcp)(nil),                 // 5: meshlog.config.v1.Mcp
-	(*McpSink)(nil),             // 6: meshlog.config.v1.McpSink
-	(*MergeHosts)(nil),          // 7: meshlog.config.v1.MergeHosts
-	(*SourceRule)(nil),          // 8: meshlog.config.v1.SourceRule
-	(*RequiredSource)(nil),      // 9: meshlog.config.v1.RequiredSource
-	(*Guard)(nil),               // 10: meshlog.config.v1.Guard
-	(*anypb.Any)(nil),           // 11: google.protobuf.Any
-	(*structpb.Struct)(nil),     // 12: google.protobuf.Struct
-	(*durationpb.Duration)(nil), // 13: google.protobuf.Duration
+	(*Rollout)(nil),             // 4: meshlog.config.v1.Rollout
+	(*RolloutStep)(nil),         // 5: meshlog.config.v1.RolloutStep
+	(*ProxySelector)(nil),       // 6: meshlog.config.v1.ProxySelector
+	(*Operator)(nil),            // 7: meshlog.config.v1.Operator
+	(*Mcp)(nil),                 // 8: meshlog.config.v1.Mcp
+	(*McpSink)(nil),             // 9: meshlog.config.v1.McpSink
+	(*MergeHosts)(nil),          // 10: meshlog.config.v1.MergeHosts
+	(*SourceRule)(nil),          // 11: meshlog.config.v1.SourceRule
+	(*RequiredSource)(nil),      // 12: meshlog.config.v1.RequiredSource
+	(*Guard)(nil),               // 13: meshlog.config.v1.Guard
+	nil,                         // 14: meshlog.config.v1.ProxySelector.LabelsEntry
+	(*anypb.Any)(nil),           // 15: google.protobuf.Any
+	(*structpb.Struct)(nil),     // 16: google.protobuf.Struct
+	(*durationpb.Duration)(nil), // 17: google.protobuf.Duration
 }
 var file_meshlog_config_v1_config_proto_depIdxs = []int32{
 	1,  // 0: meshlog.config.v1.Resource.nodes:type_name -> meshlog.config.v1.NodeSelector
-	11, // 1: meshlog.config.v1.Resource.resource:type_name -> google.protobuf.Any
-	12, // 2: meshlog.config.v1.NodeSelector.metadata:type_name -> google.protobuf.Struct
+	15, // 1: meshlog.config.v1.Resource.resource:type_name -> google.protobuf.Any
+	16, // 2: meshlog.config.v1.NodeSelector.metadata:type_name -> google.protobuf.Struct
 	2,  // 3: meshlog.config.v1.NodeSelector.locality:type_name -> meshlog.config.v1.Locality
-	9,  // 4: meshlog.config.v1.MeshPolicy.required_sources:type_name -> meshlog.config.v1.RequiredSource
-	10, // 5: meshlog.config.v1.MeshPolicy.guard:type_name -> meshlog.config.v1.Guard
-	8,  // 6: meshlog.config.v1.MeshPolicy.source_rules:type_name -> meshlog.config.v1.SourceRule
-	13, // 7: meshlog.config.v1.MeshPolicy.max_connection_duration:type_name -> google.protobuf.Duration
-	7,  // 8: meshlog.config.v1.MeshPolicy.merge_hosts:type_name -> meshlog.config.v1.MergeHosts
-	5,  // 9: meshlog.config.v1.MeshPolicy.mcp:type_name -> meshlog.config.v1.Mcp
-	4,  // 10: meshlog.config.v1.MeshPolicy.operators:type_name -> meshlog.config.v1.Operator
-	6,  // 11: meshlog.config.v1.Mcp.sinks:type_name -> meshlog.config.v1.McpSink
-	12, // [12:12] is the sub-list for method output_type
-	12, // [12:12] is the sub-list for method input_type
-	12, // [12:12] is the sub-list for extension type_name
-	12, // [12:12] is the sub-list for extension extendee
-	0,  // [0:12] is the sub-list for field type_name
+	12, // 4: meshlog.config.v1.MeshPolicy.required_sources:type_name -> meshlog.config.v1.RequiredSource
+	13, // 5: meshlog.config.v1.MeshPolicy.guard:type_name -> meshlog.config.v1.Guard
+	11, // 6: meshlog.config.v1.MeshPolicy.source_rules:type_name -> meshlog.config.v1.SourceRule
+	17, // 7: meshlog.config.v1.MeshPolicy.max_connection_duration:type_name -> google.protobuf.Duration
+	10, // 8: meshlog.config.v1.MeshPolicy.merge_hosts:type_name -> meshlog.config.v1.MergeHosts
+	8,  // 9: meshlog.config.v1.MeshPolicy.mcp:type_name -> meshlog.config.v1.Mcp
+	7,  // 10: meshlog.config.v1.MeshPolicy.operators:type_name -> meshlog.config.v1.Operator
+	4,  // 11: meshlog.config.v1.MeshPolicy.rollout:type_name -> meshlog.config.v1.Rollout
+	5,  // 12: meshlog.config.v1.Rollout.steps:type_name -> meshlog.config.v1.RolloutStep
+	6,  // 13: meshlog.config.v1.RolloutStep.proxies:type_name -> meshlog.config.v1.ProxySelector
+	17, // 14: meshlog.config.v1.RolloutStep.hold:type_name -> google.protobuf.Duration
+	14, // 15: meshlog.config.v1.ProxySelector.labels:type_name -> meshlog.config.v1.ProxySelector.LabelsEntry
+	9,  // 16: meshlog.config.v1.Mcp.sinks:type_name -> meshlog.config.v1.McpSink
+	17, // [17:17] is the sub-list for method output_type
+	17, // [17:17] is the sub-list for method input_type
+	17, // [17:17] is the sub-list for extension type_name
+	17, // [17:17] is the sub-list for extension extendee
+	0,  // [0:17] is the sub-list for field type_name
 }
 
 func init() { file_meshlog_config_v1_config_proto_init() }
@@ -968,7 +1204,7 @@ func file_meshlog_config_v1_config_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_meshlog_config_v1_config_proto_rawDesc), len(file_meshlog_config_v1_config_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   11,
+			NumMessages:   15,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

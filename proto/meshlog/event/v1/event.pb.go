@@ -78,6 +78,62 @@ func (Op) EnumDescriptor() ([]byte, []int) {
 	return file_meshlog_event_v1_event_proto_rawDescGZIP(), []int{0}
 }
 
+type RolloutState int32
+
+const (
+	RolloutState_ROLLOUT_STATE_UNSPECIFIED RolloutState = 0
+	// It has reached no proxy: all are served values.
+	RolloutState_ROLLOUT_STATE_WAITING RolloutState = 1
+	// The proxies that it has not reached are served values.
+	RolloutState_ROLLOUT_STATE_RUNNING RolloutState = 2
+	// All proxies are served values. A value lifts when its source offers another one than
+	// when the rollout was stopped.
+	RolloutState_ROLLOUT_STATE_STOPPED RolloutState = 3
+)
+
+// Enum value maps for RolloutState.
+var (
+	RolloutState_name = map[int32]string{
+		0: "ROLLOUT_STATE_UNSPECIFIED",
+		1: "ROLLOUT_STATE_WAITING",
+		2: "ROLLOUT_STATE_RUNNING",
+		3: "ROLLOUT_STATE_STOPPED",
+	}
+	RolloutState_value = map[string]int32{
+		"ROLLOUT_STATE_UNSPECIFIED": 0,
+		"ROLLOUT_STATE_WAITING":     1,
+		"ROLLOUT_STATE_RUNNING":     2,
+		"ROLLOUT_STATE_STOPPED":     3,
+	}
+)
+
+func (x RolloutState) Enum() *RolloutState {
+	p := new(RolloutState)
+	*p = x
+	return p
+}
+
+func (x RolloutState) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (RolloutState) Descriptor() protoreflect.EnumDescriptor {
+	return file_meshlog_event_v1_event_proto_enumTypes[1].Descriptor()
+}
+
+func (RolloutState) Type() protoreflect.EnumType {
+	return &file_meshlog_event_v1_event_proto_enumTypes[1]
+}
+
+func (x RolloutState) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use RolloutState.Descriptor instead.
+func (RolloutState) EnumDescriptor() ([]byte, []int) {
+	return file_meshlog_event_v1_event_proto_rawDescGZIP(), []int{1}
+}
+
 type OverlayKind int32
 
 const (
@@ -93,6 +149,9 @@ const (
 	// An operator keeps some proxies on the configuration of a version. While it holds,
 	// a value that changes for all other proxies is added to its values.
 	OverlayKind_OVERLAY_KIND_PIN OverlayKind = 5
+	// New values go to some proxies before the others, which keep those of the overlay. While
+	// it waits, a configuration value that changes is added to its values.
+	OverlayKind_OVERLAY_KIND_ROLLOUT OverlayKind = 6
 )
 
 // Enum value maps for OverlayKind.
@@ -104,6 +163,7 @@ var (
 		3: "OVERLAY_KIND_QUARANTINE",
 		4: "OVERLAY_KIND_FREEZE",
 		5: "OVERLAY_KIND_PIN",
+		6: "OVERLAY_KIND_ROLLOUT",
 	}
 	OverlayKind_value = map[string]int32{
 		"OVERLAY_KIND_UNSPECIFIED": 0,
@@ -112,6 +172,7 @@ var (
 		"OVERLAY_KIND_QUARANTINE":  3,
 		"OVERLAY_KIND_FREEZE":      4,
 		"OVERLAY_KIND_PIN":         5,
+		"OVERLAY_KIND_ROLLOUT":     6,
 	}
 )
 
@@ -126,11 +187,11 @@ func (x OverlayKind) String() string {
 }
 
 func (OverlayKind) Descriptor() protoreflect.EnumDescriptor {
-	return file_meshlog_event_v1_event_proto_enumTypes[1].Descriptor()
+	return file_meshlog_event_v1_event_proto_enumTypes[2].Descriptor()
 }
 
 func (OverlayKind) Type() protoreflect.EnumType {
-	return &file_meshlog_event_v1_event_proto_enumTypes[1]
+	return &file_meshlog_event_v1_event_proto_enumTypes[2]
 }
 
 func (x OverlayKind) Number() protoreflect.EnumNumber {
@@ -139,7 +200,7 @@ func (x OverlayKind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use OverlayKind.Descriptor instead.
 func (OverlayKind) EnumDescriptor() ([]byte, []int) {
-	return file_meshlog_event_v1_event_proto_rawDescGZIP(), []int{1}
+	return file_meshlog_event_v1_event_proto_rawDescGZIP(), []int{2}
 }
 
 // Event is one fact on the log. It carries state, never a patch.
@@ -932,16 +993,18 @@ type Overlay struct {
 	Reason string          `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
 	Values []*OverlayValue `protobuf:"bytes,4,rep,name=values,proto3" json:"values,omitempty"`
 	// Removes the overlay with this id. values is empty, and kind too unless a
-	// builder removes a quarantine.
+	// builder removes a quarantine or a rollout.
 	Remove bool `protobuf:"varint,5,opt,name=remove,proto3" json:"remove,omitempty"`
 	// In a FREEZE, and in a ROLLBACK of more than single objects: the objects that
 	// stay as they are until the overlay is removed.
 	Scope *Scope `protobuf:"bytes,6,opt,name=scope,proto3" json:"scope,omitempty"`
-	// Set if a ROLLBACK, a PIN or a ROLLOUT spans several messages, which have one id. It
-	// counts when all of them are there.
+	// Set if a ROLLBACK or a PIN spans several messages, which have one id. It counts when
+	// all of them are there.
 	Batch *Batch `protobuf:"bytes,7,opt,name=batch,proto3" json:"batch,omitempty"`
-	// In a PIN and a ROLLOUT: the proxies that are served values.
-	Proxies       *Proxies `protobuf:"bytes,8,opt,name=proxies,proto3" json:"proxies,omitempty"`
+	// In a PIN: the proxies that are served values.
+	Proxies *Proxies `protobuf:"bytes,8,opt,name=proxies,proto3" json:"proxies,omitempty"`
+	// In a ROLLOUT.
+	Rollout       *Rollout `protobuf:"bytes,9,opt,name=rollout,proto3" json:"rollout,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1032,6 +1095,95 @@ func (x *Overlay) GetProxies() *Proxies {
 	return nil
 }
 
+func (x *Overlay) GetRollout() *Rollout {
+	if x != nil {
+		return x.Rollout
+	}
+	return nil
+}
+
+// Rollout is how far a rollout is. A record with the id of an earlier one changes that:
+// values are added to those that it has.
+type Rollout struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	State RolloutState           `protobuf:"varint,1,opt,name=state,proto3,enum=meshlog.event.v1.RolloutState" json:"state,omitempty"`
+	// From 1; 0: no step has begun.
+	Step uint32 `protobuf:"varint,2,opt,name=step,proto3" json:"step,omitempty"`
+	// The proxies that the steps have reached: those that one of the selectors matches, and
+	// this share of all, by their node ids.
+	Reached []*Proxies `protobuf:"bytes,3,rep,name=reached,proto3" json:"reached,omitempty"`
+	Percent uint32     `protobuf:"varint,4,opt,name=percent,proto3" json:"percent,omitempty"`
+	// An operator has ordered it.
+	Ordered       bool `protobuf:"varint,5,opt,name=ordered,proto3" json:"ordered,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Rollout) Reset() {
+	*x = Rollout{}
+	mi := &file_meshlog_event_v1_event_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Rollout) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Rollout) ProtoMessage() {}
+
+func (x *Rollout) ProtoReflect() protoreflect.Message {
+	mi := &file_meshlog_event_v1_event_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Rollout.ProtoReflect.Descriptor instead.
+func (*Rollout) Descriptor() ([]byte, []int) {
+	return file_meshlog_event_v1_event_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *Rollout) GetState() RolloutState {
+	if x != nil {
+		return x.State
+	}
+	return RolloutState_ROLLOUT_STATE_UNSPECIFIED
+}
+
+func (x *Rollout) GetStep() uint32 {
+	if x != nil {
+		return x.Step
+	}
+	return 0
+}
+
+func (x *Rollout) GetReached() []*Proxies {
+	if x != nil {
+		return x.Reached
+	}
+	return nil
+}
+
+func (x *Rollout) GetPercent() uint32 {
+	if x != nil {
+		return x.Percent
+	}
+	return 0
+}
+
+func (x *Rollout) GetOrdered() bool {
+	if x != nil {
+		return x.Ordered
+	}
+	return false
+}
+
 // Proxies selects proxies: those that match every field that is set.
 type Proxies struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1049,7 +1201,7 @@ type Proxies struct {
 
 func (x *Proxies) Reset() {
 	*x = Proxies{}
-	mi := &file_meshlog_event_v1_event_proto_msgTypes[9]
+	mi := &file_meshlog_event_v1_event_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1061,7 +1213,7 @@ func (x *Proxies) String() string {
 func (*Proxies) ProtoMessage() {}
 
 func (x *Proxies) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_event_v1_event_proto_msgTypes[9]
+	mi := &file_meshlog_event_v1_event_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1074,7 +1226,7 @@ func (x *Proxies) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Proxies.ProtoReflect.Descriptor instead.
 func (*Proxies) Descriptor() ([]byte, []int) {
-	return file_meshlog_event_v1_event_proto_rawDescGZIP(), []int{9}
+	return file_meshlog_event_v1_event_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Proxies) GetId() string {
@@ -1120,7 +1272,7 @@ type Scope struct {
 
 func (x *Scope) Reset() {
 	*x = Scope{}
-	mi := &file_meshlog_event_v1_event_proto_msgTypes[10]
+	mi := &file_meshlog_event_v1_event_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1132,7 +1284,7 @@ func (x *Scope) String() string {
 func (*Scope) ProtoMessage() {}
 
 func (x *Scope) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_event_v1_event_proto_msgTypes[10]
+	mi := &file_meshlog_event_v1_event_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1145,7 +1297,7 @@ func (x *Scope) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Scope.ProtoReflect.Descriptor instead.
 func (*Scope) Descriptor() ([]byte, []int) {
-	return file_meshlog_event_v1_event_proto_rawDescGZIP(), []int{10}
+	return file_meshlog_event_v1_event_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Scope) GetShard() *Shard {
@@ -1189,7 +1341,7 @@ type OverlayValue struct {
 
 func (x *OverlayValue) Reset() {
 	*x = OverlayValue{}
-	mi := &file_meshlog_event_v1_event_proto_msgTypes[11]
+	mi := &file_meshlog_event_v1_event_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1201,7 +1353,7 @@ func (x *OverlayValue) String() string {
 func (*OverlayValue) ProtoMessage() {}
 
 func (x *OverlayValue) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_event_v1_event_proto_msgTypes[11]
+	mi := &file_meshlog_event_v1_event_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1214,7 +1366,7 @@ func (x *OverlayValue) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OverlayValue.ProtoReflect.Descriptor instead.
 func (*OverlayValue) Descriptor() ([]byte, []int) {
-	return file_meshlog_event_v1_event_proto_rawDescGZIP(), []int{11}
+	return file_meshlog_event_v1_event_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *OverlayValue) GetKey() *Key {
@@ -1278,7 +1430,7 @@ type Resource struct {
 
 func (x *Resource) Reset() {
 	*x = Resource{}
-	mi := &file_meshlog_event_v1_event_proto_msgTypes[12]
+	mi := &file_meshlog_event_v1_event_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1290,7 +1442,7 @@ func (x *Resource) String() string {
 func (*Resource) ProtoMessage() {}
 
 func (x *Resource) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_event_v1_event_proto_msgTypes[12]
+	mi := &file_meshlog_event_v1_event_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1303,7 +1455,7 @@ func (x *Resource) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Resource.ProtoReflect.Descriptor instead.
 func (*Resource) Descriptor() ([]byte, []int) {
-	return file_meshlog_event_v1_event_proto_rawDescGZIP(), []int{12}
+	return file_meshlog_event_v1_event_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Resource) GetTypeUrl() string {
@@ -1387,7 +1539,7 @@ type Segment struct {
 
 func (x *Segment) Reset() {
 	*x = Segment{}
-	mi := &file_meshlog_event_v1_event_proto_msgTypes[13]
+	mi := &file_meshlog_event_v1_event_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1399,7 +1551,7 @@ func (x *Segment) String() string {
 func (*Segment) ProtoMessage() {}
 
 func (x *Segment) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_event_v1_event_proto_msgTypes[13]
+	mi := &file_meshlog_event_v1_event_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1412,7 +1564,7 @@ func (x *Segment) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Segment.ProtoReflect.Descriptor instead.
 func (*Segment) Descriptor() ([]byte, []int) {
-	return file_meshlog_event_v1_event_proto_rawDescGZIP(), []int{13}
+	return file_meshlog_event_v1_event_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Segment) GetEpoch() uint64 {
@@ -1529,7 +1681,7 @@ const file_meshlog_event_v1_event_proto_rawDesc = "" +
 	"\apartial\x18\x06 \x01(\bR\apartial\x12\x14\n" +
 	"\x05kinds\x18\a \x03(\tR\x05kinds\x12\x12\n" +
 	"\x04ends\x18\b \x01(\bR\x04ends\x12\x1a\n" +
-	"\bidentity\x18\t \x01(\tR\bidentity\"\xc7\x02\n" +
+	"\bidentity\x18\t \x01(\tR\bidentity\"\xfc\x02\n" +
 	"\aOverlay\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x121\n" +
 	"\x04kind\x18\x02 \x01(\x0e2\x1d.meshlog.event.v1.OverlayKindR\x04kind\x12\x16\n" +
@@ -1538,7 +1690,14 @@ const file_meshlog_event_v1_event_proto_rawDesc = "" +
 	"\x06remove\x18\x05 \x01(\bR\x06remove\x12-\n" +
 	"\x05scope\x18\x06 \x01(\v2\x17.meshlog.event.v1.ScopeR\x05scope\x12-\n" +
 	"\x05batch\x18\a \x01(\v2\x17.meshlog.event.v1.BatchR\x05batch\x123\n" +
-	"\aproxies\x18\b \x01(\v2\x19.meshlog.event.v1.ProxiesR\aproxies\"\xcb\x01\n" +
+	"\aproxies\x18\b \x01(\v2\x19.meshlog.event.v1.ProxiesR\aproxies\x123\n" +
+	"\arollout\x18\t \x01(\v2\x19.meshlog.event.v1.RolloutR\arollout\"\xbc\x01\n" +
+	"\aRollout\x124\n" +
+	"\x05state\x18\x01 \x01(\x0e2\x1e.meshlog.event.v1.RolloutStateR\x05state\x12\x12\n" +
+	"\x04step\x18\x02 \x01(\rR\x04step\x123\n" +
+	"\areached\x18\x03 \x03(\v2\x19.meshlog.event.v1.ProxiesR\areached\x12\x18\n" +
+	"\apercent\x18\x04 \x01(\rR\apercent\x12\x18\n" +
+	"\aordered\x18\x05 \x01(\bR\aordered\"\xcb\x01\n" +
 	"\aProxies\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x18\n" +
@@ -1580,14 +1739,20 @@ const file_meshlog_event_v1_event_proto_rawDesc = "" +
 	"\x0eOP_UNSPECIFIED\x10\x00\x12\n" +
 	"\n" +
 	"\x06OP_PUT\x10\x01\x12\r\n" +
-	"\tOP_DELETE\x10\x02*\xa9\x01\n" +
+	"\tOP_DELETE\x10\x02*~\n" +
+	"\fRolloutState\x12\x1d\n" +
+	"\x19ROLLOUT_STATE_UNSPECIFIED\x10\x00\x12\x19\n" +
+	"\x15ROLLOUT_STATE_WAITING\x10\x01\x12\x19\n" +
+	"\x15ROLLOUT_STATE_RUNNING\x10\x02\x12\x19\n" +
+	"\x15ROLLOUT_STATE_STOPPED\x10\x03*\xc3\x01\n" +
 	"\vOverlayKind\x12\x1c\n" +
 	"\x18OVERLAY_KIND_UNSPECIFIED\x10\x00\x12\x19\n" +
 	"\x15OVERLAY_KIND_ROLLBACK\x10\x01\x12\x15\n" +
 	"\x11OVERLAY_KIND_HOLD\x10\x02\x12\x1b\n" +
 	"\x17OVERLAY_KIND_QUARANTINE\x10\x03\x12\x17\n" +
 	"\x13OVERLAY_KIND_FREEZE\x10\x04\x12\x14\n" +
-	"\x10OVERLAY_KIND_PIN\x10\x05B,Z*meshlog.dev/proto/meshlog/event/v1;eventv1b\x06proto3"
+	"\x10OVERLAY_KIND_PIN\x10\x05\x12\x18\n" +
+	"\x14OVERLAY_KIND_ROLLOUT\x10\x06B,Z*meshlog.dev/proto/meshlog/event/v1;eventv1b\x06proto3"
 
 var (
 	file_meshlog_event_v1_event_proto_rawDescOnce sync.Once
@@ -1601,60 +1766,65 @@ func file_meshlog_event_v1_event_proto_rawDescGZIP() []byte {
 	return file_meshlog_event_v1_event_proto_rawDescData
 }
 
-var file_meshlog_event_v1_event_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_meshlog_event_v1_event_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
+var file_meshlog_event_v1_event_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
+var file_meshlog_event_v1_event_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
 var file_meshlog_event_v1_event_proto_goTypes = []any{
 	(Op)(0),                       // 0: meshlog.event.v1.Op
-	(OverlayKind)(0),              // 1: meshlog.event.v1.OverlayKind
-	(*Event)(nil),                 // 2: meshlog.event.v1.Event
-	(*Signature)(nil),             // 3: meshlog.event.v1.Signature
-	(*Key)(nil),                   // 4: meshlog.event.v1.Key
-	(*Shard)(nil),                 // 5: meshlog.event.v1.Shard
-	(*Object)(nil),                // 6: meshlog.event.v1.Object
-	(*Batch)(nil),                 // 7: meshlog.event.v1.Batch
-	(*Begin)(nil),                 // 8: meshlog.event.v1.Begin
-	(*Alive)(nil),                 // 9: meshlog.event.v1.Alive
-	(*Overlay)(nil),               // 10: meshlog.event.v1.Overlay
-	(*Proxies)(nil),               // 11: meshlog.event.v1.Proxies
-	(*Scope)(nil),                 // 12: meshlog.event.v1.Scope
-	(*OverlayValue)(nil),          // 13: meshlog.event.v1.OverlayValue
-	(*Resource)(nil),              // 14: meshlog.event.v1.Resource
-	(*Segment)(nil),               // 15: meshlog.event.v1.Segment
-	nil,                           // 16: meshlog.event.v1.Proxies.LabelsEntry
-	(*timestamppb.Timestamp)(nil), // 17: google.protobuf.Timestamp
-	(*anypb.Any)(nil),             // 18: google.protobuf.Any
+	(RolloutState)(0),             // 1: meshlog.event.v1.RolloutState
+	(OverlayKind)(0),              // 2: meshlog.event.v1.OverlayKind
+	(*Event)(nil),                 // 3: meshlog.event.v1.Event
+	(*Signature)(nil),             // 4: meshlog.event.v1.Signature
+	(*Key)(nil),                   // 5: meshlog.event.v1.Key
+	(*Shard)(nil),                 // 6: meshlog.event.v1.Shard
+	(*Object)(nil),                // 7: meshlog.event.v1.Object
+	(*Batch)(nil),                 // 8: meshlog.event.v1.Batch
+	(*Begin)(nil),                 // 9: meshlog.event.v1.Begin
+	(*Alive)(nil),                 // 10: meshlog.event.v1.Alive
+	(*Overlay)(nil),               // 11: meshlog.event.v1.Overlay
+	(*Rollout)(nil),               // 12: meshlog.event.v1.Rollout
+	(*Proxies)(nil),               // 13: meshlog.event.v1.Proxies
+	(*Scope)(nil),                 // 14: meshlog.event.v1.Scope
+	(*OverlayValue)(nil),          // 15: meshlog.event.v1.OverlayValue
+	(*Resource)(nil),              // 16: meshlog.event.v1.Resource
+	(*Segment)(nil),               // 17: meshlog.event.v1.Segment
+	nil,                           // 18: meshlog.event.v1.Proxies.LabelsEntry
+	(*timestamppb.Timestamp)(nil), // 19: google.protobuf.Timestamp
+	(*anypb.Any)(nil),             // 20: google.protobuf.Any
 }
 var file_meshlog_event_v1_event_proto_depIdxs = []int32{
-	17, // 0: meshlog.event.v1.Event.observed_time:type_name -> google.protobuf.Timestamp
-	6,  // 1: meshlog.event.v1.Event.object:type_name -> meshlog.event.v1.Object
-	8,  // 2: meshlog.event.v1.Event.begin:type_name -> meshlog.event.v1.Begin
-	9,  // 3: meshlog.event.v1.Event.alive:type_name -> meshlog.event.v1.Alive
-	10, // 4: meshlog.event.v1.Event.overlay:type_name -> meshlog.event.v1.Overlay
-	15, // 5: meshlog.event.v1.Event.segment:type_name -> meshlog.event.v1.Segment
-	3,  // 6: meshlog.event.v1.Event.signature:type_name -> meshlog.event.v1.Signature
-	4,  // 7: meshlog.event.v1.Object.key:type_name -> meshlog.event.v1.Key
+	19, // 0: meshlog.event.v1.Event.observed_time:type_name -> google.protobuf.Timestamp
+	7,  // 1: meshlog.event.v1.Event.object:type_name -> meshlog.event.v1.Object
+	9,  // 2: meshlog.event.v1.Event.begin:type_name -> meshlog.event.v1.Begin
+	10, // 3: meshlog.event.v1.Event.alive:type_name -> meshlog.event.v1.Alive
+	11, // 4: meshlog.event.v1.Event.overlay:type_name -> meshlog.event.v1.Overlay
+	17, // 5: meshlog.event.v1.Event.segment:type_name -> meshlog.event.v1.Segment
+	4,  // 6: meshlog.event.v1.Event.signature:type_name -> meshlog.event.v1.Signature
+	5,  // 7: meshlog.event.v1.Object.key:type_name -> meshlog.event.v1.Key
 	0,  // 8: meshlog.event.v1.Object.op:type_name -> meshlog.event.v1.Op
-	18, // 9: meshlog.event.v1.Object.payload:type_name -> google.protobuf.Any
-	17, // 10: meshlog.event.v1.Object.create_time:type_name -> google.protobuf.Timestamp
-	7,  // 11: meshlog.event.v1.Object.batch:type_name -> meshlog.event.v1.Batch
-	5,  // 12: meshlog.event.v1.Begin.shard:type_name -> meshlog.event.v1.Shard
-	5,  // 13: meshlog.event.v1.Alive.shard:type_name -> meshlog.event.v1.Shard
-	1,  // 14: meshlog.event.v1.Overlay.kind:type_name -> meshlog.event.v1.OverlayKind
-	13, // 15: meshlog.event.v1.Overlay.values:type_name -> meshlog.event.v1.OverlayValue
-	12, // 16: meshlog.event.v1.Overlay.scope:type_name -> meshlog.event.v1.Scope
-	7,  // 17: meshlog.event.v1.Overlay.batch:type_name -> meshlog.event.v1.Batch
-	11, // 18: meshlog.event.v1.Overlay.proxies:type_name -> meshlog.event.v1.Proxies
-	16, // 19: meshlog.event.v1.Proxies.labels:type_name -> meshlog.event.v1.Proxies.LabelsEntry
-	5,  // 20: meshlog.event.v1.Scope.shard:type_name -> meshlog.event.v1.Shard
-	4,  // 21: meshlog.event.v1.OverlayValue.key:type_name -> meshlog.event.v1.Key
-	18, // 22: meshlog.event.v1.OverlayValue.payload:type_name -> google.protobuf.Any
-	17, // 23: meshlog.event.v1.OverlayValue.create_time:type_name -> google.protobuf.Timestamp
-	14, // 24: meshlog.event.v1.OverlayValue.resource:type_name -> meshlog.event.v1.Resource
-	25, // [25:25] is the sub-list for method output_type
-	25, // [25:25] is the sub-list for method input_type
-	25, // [25:25] is the sub-list for extension type_name
-	25, // [25:25] is the sub-list for extension extendee
-	0,  // [0:25] is the sub-list for field type_name
+	20, // 9: meshlog.event.v1.Object.payload:type_name -> google.protobuf.Any
+	19, // 10: meshlog.event.v1.Object.create_time:type_name -> google.protobuf.Timestamp
+	8,  // 11: meshlog.event.v1.Object.batch:type_name -> meshlog.event.v1.Batch
+	6,  // 12: meshlog.event.v1.Begin.shard:type_name -> meshlog.event.v1.Shard
+	6,  // 13: meshlog.event.v1.Alive.shard:type_name -> meshlog.event.v1.Shard
+	2,  // 14: meshlog.event.v1.Overlay.kind:type_name -> meshlog.event.v1.OverlayKind
+	15, // 15: meshlog.event.v1.Overlay.values:type_name -> meshlog.event.v1.OverlayValue
+	14, // 16: meshlog.event.v1.Overlay.scope:type_name -> meshlog.event.v1.Scope
+	8,  // 17: meshlog.event.v1.Overlay.batch:type_name -> meshlog.event.v1.Batch
+	13, // 18: meshlog.event.v1.Overlay.proxies:type_name -> meshlog.event.v1.Proxies
+	12, // 19: meshlog.event.v1.Overlay.rollout:type_name -> meshlog.event.v1.Rollout
+	1,  // 20: meshlog.event.v1.Rollout.state:type_name -> meshlog.event.v1.RolloutState
+	13, // 21: meshlog.event.v1.Rollout.reached:type_name -> meshlog.event.v1.Proxies
+	18, // 22: meshlog.event.v1.Proxies.labels:type_name -> meshlog.event.v1.Proxies.LabelsEntry
+	6,  // 23: meshlog.event.v1.Scope.shard:type_name -> meshlog.event.v1.Shard
+	5,  // 24: meshlog.event.v1.OverlayValue.key:type_name -> meshlog.event.v1.Key
+	20, // 25: meshlog.event.v1.OverlayValue.payload:type_name -> google.protobuf.Any
+	19, // 26: meshlog.event.v1.OverlayValue.create_time:type_name -> google.protobuf.Timestamp
+	16, // 27: meshlog.event.v1.OverlayValue.resource:type_name -> meshlog.event.v1.Resource
+	28, // [28:28] is the sub-list for method output_type
+	28, // [28:28] is the sub-list for method input_type
+	28, // [28:28] is the sub-list for extension type_name
+	28, // [28:28] is the sub-list for extension extendee
+	0,  // [0:28] is the sub-list for field type_name
 }
 
 func init() { file_meshlog_event_v1_event_proto_init() }
@@ -1674,8 +1844,8 @@ func file_meshlog_event_v1_event_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_meshlog_event_v1_event_proto_rawDesc), len(file_meshlog_event_v1_event_proto_rawDesc)),
-			NumEnums:      2,
-			NumMessages:   15,
+			NumEnums:      3,
+			NumMessages:   16,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -462,7 +462,9 @@ type FrontendReport struct {
 	RootsApplied []*RootsApplied `protobuf:"bytes,19,rep,name=roots_applied,json=rootsApplied,proto3" json:"roots_applied,omitempty"`
 	// The clients of MCP-over-xDS. A type URL is GROUP/VERSION/KIND, and the type of a
 	// client is "sink".
-	Sinks         []*ProxyReport `protobuf:"bytes,20,rep,name=sinks,proto3" json:"sinks,omitempty"`
+	Sinks []*ProxyReport `protobuf:"bytes,20,rep,name=sinks,proto3" json:"sinks,omitempty"`
+	// The streams that the running rollout of the version that it serves has reached.
+	Reached       *Reached `protobuf:"bytes,21,opt,name=reached,proto3" json:"reached,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -630,6 +632,84 @@ func (x *FrontendReport) GetSinks() []*ProxyReport {
 	return nil
 }
 
+func (x *FrontendReport) GetReached() *Reached {
+	if x != nil {
+		return x.Reached
+	}
+	return nil
+}
+
+// Reached counts the streams of proxies that a rollout has reached, and that no pin is for.
+type Reached struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its id, and how many of its steps have begun.
+	Rollout string `protobuf:"bytes,1,opt,name=rollout,proto3" json:"rollout,omitempty"`
+	Step    uint32 `protobuf:"varint,2,opt,name=step,proto3" json:"step,omitempty"`
+	Streams uint32 `protobuf:"varint,3,opt,name=streams,proto3" json:"streams,omitempty"`
+	// How many of them have applied a version, in all of their types.
+	Applied       []*Applied `protobuf:"bytes,4,rep,name=applied,proto3" json:"applied,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Reached) Reset() {
+	*x = Reached{}
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Reached) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Reached) ProtoMessage() {}
+
+func (x *Reached) ProtoReflect() protoreflect.Message {
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Reached.ProtoReflect.Descriptor instead.
+func (*Reached) Descriptor() ([]byte, []int) {
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *Reached) GetRollout() string {
+	if x != nil {
+		return x.Rollout
+	}
+	return ""
+}
+
+func (x *Reached) GetStep() uint32 {
+	if x != nil {
+		return x.Step
+	}
+	return 0
+}
+
+func (x *Reached) GetStreams() uint32 {
+	if x != nil {
+		return x.Streams
+	}
+	return 0
+}
+
+func (x *Reached) GetApplied() []*Applied {
+	if x != nil {
+		return x.Applied
+	}
+	return nil
+}
+
 // RootsApplied counts the streams whose clients get the roots of the mesh, the secret
 // ROOTCA, and have applied the same roots.
 type RootsApplied struct {
@@ -643,7 +723,7 @@ type RootsApplied struct {
 
 func (x *RootsApplied) Reset() {
 	*x = RootsApplied{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[6]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -655,7 +735,7 @@ func (x *RootsApplied) String() string {
 func (*RootsApplied) ProtoMessage() {}
 
 func (x *RootsApplied) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[6]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -668,7 +748,7 @@ func (x *RootsApplied) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RootsApplied.ProtoReflect.Descriptor instead.
 func (*RootsApplied) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{6}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *RootsApplied) GetRoots() [][]byte {
@@ -695,7 +775,7 @@ type Applied struct {
 
 func (x *Applied) Reset() {
 	*x = Applied{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[7]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -707,7 +787,7 @@ func (x *Applied) String() string {
 func (*Applied) ProtoMessage() {}
 
 func (x *Applied) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[7]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -720,7 +800,7 @@ func (x *Applied) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Applied.ProtoReflect.Descriptor instead.
 func (*Applied) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{7}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Applied) GetVersion() *v1.Version {
@@ -768,7 +848,7 @@ type Verdict struct {
 
 func (x *Verdict) Reset() {
 	*x = Verdict{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[8]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -780,7 +860,7 @@ func (x *Verdict) String() string {
 func (*Verdict) ProtoMessage() {}
 
 func (x *Verdict) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[8]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -793,7 +873,7 @@ func (x *Verdict) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Verdict.ProtoReflect.Descriptor instead.
 func (*Verdict) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{8}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Verdict) GetTypeUrl() string {
@@ -896,7 +976,7 @@ type Rejector struct {
 
 func (x *Rejector) Reset() {
 	*x = Rejector{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[9]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -908,7 +988,7 @@ func (x *Rejector) String() string {
 func (*Rejector) ProtoMessage() {}
 
 func (x *Rejector) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[9]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -921,7 +1001,7 @@ func (x *Rejector) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rejector.ProtoReflect.Descriptor instead.
 func (*Rejector) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{9}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Rejector) GetProxy() string {
@@ -957,7 +1037,7 @@ type ChainMismatch struct {
 
 func (x *ChainMismatch) Reset() {
 	*x = ChainMismatch{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[10]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -969,7 +1049,7 @@ func (x *ChainMismatch) String() string {
 func (*ChainMismatch) ProtoMessage() {}
 
 func (x *ChainMismatch) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[10]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -982,7 +1062,7 @@ func (x *ChainMismatch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChainMismatch.ProtoReflect.Descriptor instead.
 func (*ChainMismatch) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{10}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ChainMismatch) GetOwn() *v1.Version {
@@ -1052,7 +1132,7 @@ type ProxyReport struct {
 
 func (x *ProxyReport) Reset() {
 	*x = ProxyReport{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[11]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1064,7 +1144,7 @@ func (x *ProxyReport) String() string {
 func (*ProxyReport) ProtoMessage() {}
 
 func (x *ProxyReport) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[11]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1077,7 +1157,7 @@ func (x *ProxyReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProxyReport.ProtoReflect.Descriptor instead.
 func (*ProxyReport) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{11}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ProxyReport) GetId() string {
@@ -1250,7 +1330,7 @@ type TypeReport struct {
 
 func (x *TypeReport) Reset() {
 	*x = TypeReport{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[12]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1262,7 +1342,7 @@ func (x *TypeReport) String() string {
 func (*TypeReport) ProtoMessage() {}
 
 func (x *TypeReport) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[12]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1275,7 +1355,7 @@ func (x *TypeReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TypeReport.ProtoReflect.Descriptor instead.
 func (*TypeReport) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{12}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *TypeReport) GetTypeUrl() string {
@@ -1404,7 +1484,7 @@ type Nack struct {
 
 func (x *Nack) Reset() {
 	*x = Nack{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[13]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1416,7 +1496,7 @@ func (x *Nack) String() string {
 func (*Nack) ProtoMessage() {}
 
 func (x *Nack) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[13]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1429,7 +1509,7 @@ func (x *Nack) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Nack.ProtoReflect.Descriptor instead.
 func (*Nack) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{13}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Nack) GetVersion() string {
@@ -1490,7 +1570,7 @@ type WatcherReport struct {
 
 func (x *WatcherReport) Reset() {
 	*x = WatcherReport{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[14]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1502,7 +1582,7 @@ func (x *WatcherReport) String() string {
 func (*WatcherReport) ProtoMessage() {}
 
 func (x *WatcherReport) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[14]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1515,7 +1595,7 @@ func (x *WatcherReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatcherReport.ProtoReflect.Descriptor instead.
 func (*WatcherReport) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{14}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *WatcherReport) GetSource() string {
@@ -1649,7 +1729,7 @@ type RegistryReport struct {
 
 func (x *RegistryReport) Reset() {
 	*x = RegistryReport{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[15]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1661,7 +1741,7 @@ func (x *RegistryReport) String() string {
 func (*RegistryReport) ProtoMessage() {}
 
 func (x *RegistryReport) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[15]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1674,7 +1754,7 @@ func (x *RegistryReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegistryReport.ProtoReflect.Descriptor instead.
 func (*RegistryReport) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{15}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *RegistryReport) GetServices() uint64 {
@@ -1777,13 +1857,14 @@ type BuilderReport struct {
 	LogBytes      uint64      `protobuf:"varint,21,opt,name=log_bytes,json=logBytes,proto3" json:"log_bytes,omitempty"`
 	LogMaxBytes   uint64      `protobuf:"varint,22,opt,name=log_max_bytes,json=logMaxBytes,proto3" json:"log_max_bytes,omitempty"`
 	LogShares     []*LogShare `protobuf:"bytes,23,rep,name=log_shares,json=logShares,proto3" json:"log_shares,omitempty"`
+	Rollouts      []*Rollout  `protobuf:"bytes,24,rep,name=rollouts,proto3" json:"rollouts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *BuilderReport) Reset() {
 	*x = BuilderReport{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[16]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1795,7 +1876,7 @@ func (x *BuilderReport) String() string {
 func (*BuilderReport) ProtoMessage() {}
 
 func (x *BuilderReport) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[16]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1808,7 +1889,7 @@ func (x *BuilderReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BuilderReport.ProtoReflect.Descriptor instead.
 func (*BuilderReport) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{16}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *BuilderReport) GetBuilder() string {
@@ -1965,6 +2046,144 @@ func (x *BuilderReport) GetLogShares() []*LogShare {
 	return nil
 }
 
+func (x *BuilderReport) GetRollouts() []*Rollout {
+	if x != nil {
+		return x.Rollouts
+	}
+	return nil
+}
+
+// Rollout is a change of configuration that has not reached all proxies.
+type Rollout struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	// "running", "waiting", "stopped".
+	State string `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"`
+	// How many steps have begun, and how many there are.
+	Step    uint32 `protobuf:"varint,3,opt,name=step,proto3" json:"step,omitempty"`
+	Steps   uint32 `protobuf:"varint,4,opt,name=steps,proto3" json:"steps,omitempty"`
+	Objects uint32 `protobuf:"varint,5,opt,name=objects,proto3" json:"objects,omitempty"`
+	// Why it was stopped.
+	Reason string                 `protobuf:"bytes,6,opt,name=reason,proto3" json:"reason,omitempty"`
+	Since  *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=since,proto3" json:"since,omitempty"`
+	// The proxies that it has reached, as printed.
+	Reached string `protobuf:"bytes,8,opt,name=reached,proto3" json:"reached,omitempty"`
+	// Their streams, and how many of these have applied the step, as far as frontends say.
+	Streams uint32 `protobuf:"varint,9,opt,name=streams,proto3" json:"streams,omitempty"`
+	Applied uint32 `protobuf:"varint,10,opt,name=applied,proto3" json:"applied,omitempty"`
+	// What the next step waits for.
+	WaitsFor      string `protobuf:"bytes,11,opt,name=waits_for,json=waitsFor,proto3" json:"waits_for,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Rollout) Reset() {
+	*x = Rollout{}
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Rollout) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Rollout) ProtoMessage() {}
+
+func (x *Rollout) ProtoReflect() protoreflect.Message {
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Rollout.ProtoReflect.Descriptor instead.
+func (*Rollout) Descriptor() ([]byte, []int) {
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *Rollout) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *Rollout) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
+func (x *Rollout) GetStep() uint32 {
+	if x != nil {
+		return x.Step
+	}
+	return 0
+}
+
+func (x *Rollout) GetSteps() uint32 {
+	if x != nil {
+		return x.Steps
+	}
+	return 0
+}
+
+func (x *Rollout) GetObjects() uint32 {
+	if x != nil {
+		return x.Objects
+	}
+	return 0
+}
+
+func (x *Rollout) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *Rollout) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *Rollout) GetReached() string {
+	if x != nil {
+		return x.Reached
+	}
+	return ""
+}
+
+func (x *Rollout) GetStreams() uint32 {
+	if x != nil {
+		return x.Streams
+	}
+	return 0
+}
+
+func (x *Rollout) GetApplied() uint32 {
+	if x != nil {
+		return x.Applied
+	}
+	return 0
+}
+
+func (x *Rollout) GetWaitsFor() string {
+	if x != nil {
+		return x.WaitsFor
+	}
+	return ""
+}
+
 // LogShare is the part of the log that the records of one writer take.
 type LogShare struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1978,7 +2197,7 @@ type LogShare struct {
 
 func (x *LogShare) Reset() {
 	*x = LogShare{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[17]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1990,7 +2209,7 @@ func (x *LogShare) String() string {
 func (*LogShare) ProtoMessage() {}
 
 func (x *LogShare) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[17]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2003,7 +2222,7 @@ func (x *LogShare) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogShare.ProtoReflect.Descriptor instead.
 func (*LogShare) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{17}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *LogShare) GetSource() string {
@@ -2041,7 +2260,7 @@ type FrozenKind struct {
 
 func (x *FrozenKind) Reset() {
 	*x = FrozenKind{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[18]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2053,7 +2272,7 @@ func (x *FrozenKind) String() string {
 func (*FrozenKind) ProtoMessage() {}
 
 func (x *FrozenKind) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[18]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2066,7 +2285,7 @@ func (x *FrozenKind) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FrozenKind.ProtoReflect.Descriptor instead.
 func (*FrozenKind) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{18}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *FrozenKind) GetSource() string {
@@ -2109,7 +2328,7 @@ type Peer struct {
 
 func (x *Peer) Reset() {
 	*x = Peer{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[19]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2121,7 +2340,7 @@ func (x *Peer) String() string {
 func (*Peer) ProtoMessage() {}
 
 func (x *Peer) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[19]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2134,7 +2353,7 @@ func (x *Peer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Peer.ProtoReflect.Descriptor instead.
 func (*Peer) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{19}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Peer) GetName() string {
@@ -2175,7 +2394,7 @@ type Quarantine struct {
 
 func (x *Quarantine) Reset() {
 	*x = Quarantine{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[20]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2187,7 +2406,7 @@ func (x *Quarantine) String() string {
 func (*Quarantine) ProtoMessage() {}
 
 func (x *Quarantine) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[20]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2200,7 +2419,7 @@ func (x *Quarantine) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Quarantine.ProtoReflect.Descriptor instead.
 func (*Quarantine) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{20}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Quarantine) GetId() string {
@@ -2282,7 +2501,7 @@ type Hold struct {
 
 func (x *Hold) Reset() {
 	*x = Hold{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[21]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2294,7 +2513,7 @@ func (x *Hold) String() string {
 func (*Hold) ProtoMessage() {}
 
 func (x *Hold) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[21]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2307,7 +2526,7 @@ func (x *Hold) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hold.ProtoReflect.Descriptor instead.
 func (*Hold) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{21}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Hold) GetId() string {
@@ -2369,7 +2588,7 @@ type StageTiming struct {
 
 func (x *StageTiming) Reset() {
 	*x = StageTiming{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[22]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2381,7 +2600,7 @@ func (x *StageTiming) String() string {
 func (*StageTiming) ProtoMessage() {}
 
 func (x *StageTiming) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[22]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2394,7 +2613,7 @@ func (x *StageTiming) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StageTiming.ProtoReflect.Descriptor instead.
 func (*StageTiming) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{22}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *StageTiming) GetVersion() *v1.Version {
@@ -2460,7 +2679,7 @@ type DigestRequest struct {
 
 func (x *DigestRequest) Reset() {
 	*x = DigestRequest{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[23]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2472,7 +2691,7 @@ func (x *DigestRequest) String() string {
 func (*DigestRequest) ProtoMessage() {}
 
 func (x *DigestRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[23]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2485,7 +2704,7 @@ func (x *DigestRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DigestRequest.ProtoReflect.Descriptor instead.
 func (*DigestRequest) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{23}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *DigestRequest) GetSource() string {
@@ -2530,7 +2749,7 @@ type DigestReply struct {
 
 func (x *DigestReply) Reset() {
 	*x = DigestReply{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[24]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2542,7 +2761,7 @@ func (x *DigestReply) String() string {
 func (*DigestReply) ProtoMessage() {}
 
 func (x *DigestReply) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[24]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2555,7 +2774,7 @@ func (x *DigestReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DigestReply.ProtoReflect.Descriptor instead.
 func (*DigestReply) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{24}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *DigestReply) GetKnown() bool {
@@ -2593,7 +2812,7 @@ type ListingRequest struct {
 
 func (x *ListingRequest) Reset() {
 	*x = ListingRequest{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[25]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2605,7 +2824,7 @@ func (x *ListingRequest) String() string {
 func (*ListingRequest) ProtoMessage() {}
 
 func (x *ListingRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[25]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2618,7 +2837,7 @@ func (x *ListingRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListingRequest.ProtoReflect.Descriptor instead.
 func (*ListingRequest) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{25}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ListingRequest) GetSource() string {
@@ -2660,7 +2879,7 @@ type ProxyRequest struct {
 
 func (x *ProxyRequest) Reset() {
 	*x = ProxyRequest{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[26]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2672,7 +2891,7 @@ func (x *ProxyRequest) String() string {
 func (*ProxyRequest) ProtoMessage() {}
 
 func (x *ProxyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[26]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2685,7 +2904,7 @@ func (x *ProxyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProxyRequest.ProtoReflect.Descriptor instead.
 func (*ProxyRequest) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{26}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ProxyRequest) GetId() string {
@@ -2715,7 +2934,7 @@ type ProxyReply struct {
 
 func (x *ProxyReply) Reset() {
 	*x = ProxyReply{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[27]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2727,7 +2946,7 @@ func (x *ProxyReply) String() string {
 func (*ProxyReply) ProtoMessage() {}
 
 func (x *ProxyReply) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[27]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2740,7 +2959,7 @@ func (x *ProxyReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProxyReply.ProtoReflect.Descriptor instead.
 func (*ProxyReply) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{27}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ProxyReply) GetFrontend() string {
@@ -2802,7 +3021,7 @@ type DrainRequest struct {
 
 func (x *DrainRequest) Reset() {
 	*x = DrainRequest{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[28]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2814,7 +3033,7 @@ func (x *DrainRequest) String() string {
 func (*DrainRequest) ProtoMessage() {}
 
 func (x *DrainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[28]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2827,7 +3046,7 @@ func (x *DrainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainRequest.ProtoReflect.Descriptor instead.
 func (*DrainRequest) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{28}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *DrainRequest) GetId() string {
@@ -2849,7 +3068,7 @@ type DrainReply struct {
 
 func (x *DrainReply) Reset() {
 	*x = DrainReply{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[29]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2861,7 +3080,7 @@ func (x *DrainReply) String() string {
 func (*DrainReply) ProtoMessage() {}
 
 func (x *DrainReply) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[29]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2874,7 +3093,7 @@ func (x *DrainReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainReply.ProtoReflect.Descriptor instead.
 func (*DrainReply) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{29}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *DrainReply) GetFrontend() string {
@@ -2907,7 +3126,7 @@ type DrainingAgent struct {
 
 func (x *DrainingAgent) Reset() {
 	*x = DrainingAgent{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[30]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2919,7 +3138,7 @@ func (x *DrainingAgent) String() string {
 func (*DrainingAgent) ProtoMessage() {}
 
 func (x *DrainingAgent) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[30]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2932,7 +3151,7 @@ func (x *DrainingAgent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainingAgent.ProtoReflect.Descriptor instead.
 func (*DrainingAgent) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{30}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *DrainingAgent) GetIdentity() string {
@@ -2977,7 +3196,7 @@ type TypeContent struct {
 
 func (x *TypeContent) Reset() {
 	*x = TypeContent{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[31]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2989,7 +3208,7 @@ func (x *TypeContent) String() string {
 func (*TypeContent) ProtoMessage() {}
 
 func (x *TypeContent) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[31]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3002,7 +3221,7 @@ func (x *TypeContent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TypeContent.ProtoReflect.Descriptor instead.
 func (*TypeContent) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{31}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *TypeContent) GetTypeUrl() string {
@@ -3045,7 +3264,7 @@ type ResourceContent struct {
 
 func (x *ResourceContent) Reset() {
 	*x = ResourceContent{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[32]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3057,7 +3276,7 @@ func (x *ResourceContent) String() string {
 func (*ResourceContent) ProtoMessage() {}
 
 func (x *ResourceContent) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[32]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3070,7 +3289,7 @@ func (x *ResourceContent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResourceContent.ProtoReflect.Descriptor instead.
 func (*ResourceContent) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{32}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ResourceContent) GetName() string {
@@ -3133,7 +3352,7 @@ type AuthorityRequest struct {
 
 func (x *AuthorityRequest) Reset() {
 	*x = AuthorityRequest{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[33]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3145,7 +3364,7 @@ func (x *AuthorityRequest) String() string {
 func (*AuthorityRequest) ProtoMessage() {}
 
 func (x *AuthorityRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[33]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3158,7 +3377,7 @@ func (x *AuthorityRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuthorityRequest.ProtoReflect.Descriptor instead.
 func (*AuthorityRequest) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{33}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *AuthorityRequest) GetAction() AuthorityAction {
@@ -3188,7 +3407,7 @@ type AuthorityReply struct {
 
 func (x *AuthorityReply) Reset() {
 	*x = AuthorityReply{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[34]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3200,7 +3419,7 @@ func (x *AuthorityReply) String() string {
 func (*AuthorityReply) ProtoMessage() {}
 
 func (x *AuthorityReply) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[34]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3213,7 +3432,7 @@ func (x *AuthorityReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuthorityReply.ProtoReflect.Descriptor instead.
 func (*AuthorityReply) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{34}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *AuthorityReply) GetReplica() string {
@@ -3287,7 +3506,7 @@ type AuthorityRoot struct {
 
 func (x *AuthorityRoot) Reset() {
 	*x = AuthorityRoot{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[35]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3299,7 +3518,7 @@ func (x *AuthorityRoot) String() string {
 func (*AuthorityRoot) ProtoMessage() {}
 
 func (x *AuthorityRoot) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[35]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3312,7 +3531,7 @@ func (x *AuthorityRoot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuthorityRoot.ProtoReflect.Descriptor instead.
 func (*AuthorityRoot) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{35}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *AuthorityRoot) GetSum() []byte {
@@ -3383,7 +3602,7 @@ type PodRequest struct {
 
 func (x *PodRequest) Reset() {
 	*x = PodRequest{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[36]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3395,7 +3614,7 @@ func (x *PodRequest) String() string {
 func (*PodRequest) ProtoMessage() {}
 
 func (x *PodRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[36]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3408,7 +3627,7 @@ func (x *PodRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PodRequest.ProtoReflect.Descriptor instead.
 func (*PodRequest) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{36}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *PodRequest) GetNamespace() string {
@@ -3443,7 +3662,7 @@ type PodReply struct {
 
 func (x *PodReply) Reset() {
 	*x = PodReply{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[37]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3455,7 +3674,7 @@ func (x *PodReply) String() string {
 func (*PodReply) ProtoMessage() {}
 
 func (x *PodReply) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[37]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3468,7 +3687,7 @@ func (x *PodReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PodReply.ProtoReflect.Descriptor instead.
 func (*PodReply) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{37}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *PodReply) GetKnown() bool {
@@ -3505,7 +3724,7 @@ const file_meshlog_report_v1_report_proto_rawDesc = "" +
 	"\bjwks_uri\x18\x02 \x01(\tR\ajwksUri\x12\x19\n" +
 	"\bnamed_by\x18\x03 \x01(\tR\anamedBy\"%\n" +
 	"\rReportRequest\x12\x14\n" +
-	"\x05whole\x18\x01 \x01(\tR\x05whole\"\xaf\x06\n" +
+	"\x05whole\x18\x01 \x01(\tR\x05whole\"\xe5\x06\n" +
 	"\x0eFrontendReport\x12\x1a\n" +
 	"\bfrontend\x18\x01 \x01(\tR\bfrontend\x12\x14\n" +
 	"\x05build\x18\x02 \x01(\tR\x05build\x12.\n" +
@@ -3527,7 +3746,13 @@ const file_meshlog_report_v1_report_proto_rawDesc = "" +
 	"awayReason\x12\x14\n" +
 	"\x05roots\x18\x12 \x03(\fR\x05roots\x12D\n" +
 	"\rroots_applied\x18\x13 \x03(\v2\x1f.meshlog.report.v1.RootsAppliedR\frootsApplied\x124\n" +
-	"\x05sinks\x18\x14 \x03(\v2\x1e.meshlog.report.v1.ProxyReportR\x05sinksJ\x04\b\x0f\x10\x10R\x04more\">\n" +
+	"\x05sinks\x18\x14 \x03(\v2\x1e.meshlog.report.v1.ProxyReportR\x05sinks\x124\n" +
+	"\areached\x18\x15 \x01(\v2\x1a.meshlog.report.v1.ReachedR\areachedJ\x04\b\x0f\x10\x10R\x04more\"\x87\x01\n" +
+	"\aReached\x12\x18\n" +
+	"\arollout\x18\x01 \x01(\tR\arollout\x12\x12\n" +
+	"\x04step\x18\x02 \x01(\rR\x04step\x12\x18\n" +
+	"\astreams\x18\x03 \x01(\rR\astreams\x124\n" +
+	"\aapplied\x18\x04 \x03(\v2\x1a.meshlog.report.v1.AppliedR\aapplied\">\n" +
 	"\fRootsApplied\x12\x14\n" +
 	"\x05roots\x18\x01 \x03(\fR\x05roots\x12\x18\n" +
 	"\astreams\x18\x02 \x01(\rR\astreams\"[\n" +
@@ -3635,7 +3860,7 @@ const file_meshlog_report_v1_report_proto_rawDesc = "" +
 	"oldestRead\x12\x14\n" +
 	"\x05error\x18\b \x01(\tR\x05error\x129\n" +
 	"\n" +
-	"error_time\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\terrorTime\"\xaa\a\n" +
+	"error_time\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\terrorTime\"\xe2\a\n" +
 	"\rBuilderReport\x12\x18\n" +
 	"\abuilder\x18\x01 \x01(\tR\abuilder\x12\x14\n" +
 	"\x05build\x18\x02 \x01(\tR\x05build\x12.\n" +
@@ -3662,7 +3887,21 @@ const file_meshlog_report_v1_report_proto_rawDesc = "" +
 	"\tlog_bytes\x18\x15 \x01(\x04R\blogBytes\x12\"\n" +
 	"\rlog_max_bytes\x18\x16 \x01(\x04R\vlogMaxBytes\x12:\n" +
 	"\n" +
-	"log_shares\x18\x17 \x03(\v2\x1b.meshlog.report.v1.LogShareR\tlogSharesJ\x04\b\x10\x10\x11R\x04more\"T\n" +
+	"log_shares\x18\x17 \x03(\v2\x1b.meshlog.report.v1.LogShareR\tlogShares\x126\n" +
+	"\brollouts\x18\x18 \x03(\v2\x1a.meshlog.report.v1.RolloutR\brolloutsJ\x04\b\x10\x10\x11R\x04more\"\xa8\x02\n" +
+	"\aRollout\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
+	"\x05state\x18\x02 \x01(\tR\x05state\x12\x12\n" +
+	"\x04step\x18\x03 \x01(\rR\x04step\x12\x14\n" +
+	"\x05steps\x18\x04 \x01(\rR\x05steps\x12\x18\n" +
+	"\aobjects\x18\x05 \x01(\rR\aobjects\x12\x16\n" +
+	"\x06reason\x18\x06 \x01(\tR\x06reason\x120\n" +
+	"\x05since\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x18\n" +
+	"\areached\x18\b \x01(\tR\areached\x12\x18\n" +
+	"\astreams\x18\t \x01(\rR\astreams\x12\x18\n" +
+	"\aapplied\x18\n" +
+	" \x01(\rR\aapplied\x12\x1b\n" +
+	"\twaits_for\x18\v \x01(\tR\bwaitsFor\"T\n" +
 	"\bLogShare\x12\x16\n" +
 	"\x06source\x18\x01 \x01(\tR\x06source\x12\x1a\n" +
 	"\binstance\x18\x02 \x01(\tR\binstance\x12\x14\n" +
@@ -3795,7 +4034,7 @@ func file_meshlog_report_v1_report_proto_rawDescGZIP() []byte {
 }
 
 var file_meshlog_report_v1_report_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_meshlog_report_v1_report_proto_msgTypes = make([]protoimpl.MessageInfo, 38)
+var file_meshlog_report_v1_report_proto_msgTypes = make([]protoimpl.MessageInfo, 40)
 var file_meshlog_report_v1_report_proto_goTypes = []any{
 	(AuthorityAction)(0),          // 0: meshlog.report.v1.AuthorityAction
 	(*Tick)(nil),                  // 1: meshlog.report.v1.Tick
@@ -3804,117 +4043,123 @@ var file_meshlog_report_v1_report_proto_goTypes = []any{
 	(*Issuer)(nil),                // 4: meshlog.report.v1.Issuer
 	(*ReportRequest)(nil),         // 5: meshlog.report.v1.ReportRequest
 	(*FrontendReport)(nil),        // 6: meshlog.report.v1.FrontendReport
-	(*RootsApplied)(nil),          // 7: meshlog.report.v1.RootsApplied
-	(*Applied)(nil),               // 8: meshlog.report.v1.Applied
-	(*Verdict)(nil),               // 9: meshlog.report.v1.Verdict
-	(*Rejector)(nil),              // 10: meshlog.report.v1.Rejector
-	(*ChainMismatch)(nil),         // 11: meshlog.report.v1.ChainMismatch
-	(*ProxyReport)(nil),           // 12: meshlog.report.v1.ProxyReport
-	(*TypeReport)(nil),            // 13: meshlog.report.v1.TypeReport
-	(*Nack)(nil),                  // 14: meshlog.report.v1.Nack
-	(*WatcherReport)(nil),         // 15: meshlog.report.v1.WatcherReport
-	(*RegistryReport)(nil),        // 16: meshlog.report.v1.RegistryReport
-	(*BuilderReport)(nil),         // 17: meshlog.report.v1.BuilderReport
-	(*LogShare)(nil),              // 18: meshlog.report.v1.LogShare
-	(*FrozenKind)(nil),            // 19: meshlog.report.v1.FrozenKind
-	(*Peer)(nil),                  // 20: meshlog.report.v1.Peer
-	(*Quarantine)(nil),            // 21: meshlog.report.v1.Quarantine
-	(*Hold)(nil),                  // 22: meshlog.report.v1.Hold
-	(*StageTiming)(nil),           // 23: meshlog.report.v1.StageTiming
-	(*DigestRequest)(nil),         // 24: meshlog.report.v1.DigestRequest
-	(*DigestReply)(nil),           // 25: meshlog.report.v1.DigestReply
-	(*ListingRequest)(nil),        // 26: meshlog.report.v1.ListingRequest
-	(*ProxyRequest)(nil),          // 27: meshlog.report.v1.ProxyRequest
-	(*ProxyReply)(nil),            // 28: meshlog.report.v1.ProxyReply
-	(*DrainRequest)(nil),          // 29: meshlog.report.v1.DrainRequest
-	(*DrainReply)(nil),            // 30: meshlog.report.v1.DrainReply
-	(*DrainingAgent)(nil),         // 31: meshlog.report.v1.DrainingAgent
-	(*TypeContent)(nil),           // 32: meshlog.report.v1.TypeContent
-	(*ResourceContent)(nil),       // 33: meshlog.report.v1.ResourceContent
-	(*AuthorityRequest)(nil),      // 34: meshlog.report.v1.AuthorityRequest
-	(*AuthorityReply)(nil),        // 35: meshlog.report.v1.AuthorityReply
-	(*AuthorityRoot)(nil),         // 36: meshlog.report.v1.AuthorityRoot
-	(*PodRequest)(nil),            // 37: meshlog.report.v1.PodRequest
-	(*PodReply)(nil),              // 38: meshlog.report.v1.PodReply
-	(*v1.Version)(nil),            // 39: meshlog.snapshot.v1.Version
-	(*timestamppb.Timestamp)(nil), // 40: google.protobuf.Timestamp
-	(*v1.Diagnostic)(nil),         // 41: meshlog.snapshot.v1.Diagnostic
+	(*Reached)(nil),               // 7: meshlog.report.v1.Reached
+	(*RootsApplied)(nil),          // 8: meshlog.report.v1.RootsApplied
+	(*Applied)(nil),               // 9: meshlog.report.v1.Applied
+	(*Verdict)(nil),               // 10: meshlog.report.v1.Verdict
+	(*Rejector)(nil),              // 11: meshlog.report.v1.Rejector
+	(*ChainMismatch)(nil),         // 12: meshlog.report.v1.ChainMismatch
+	(*ProxyReport)(nil),           // 13: meshlog.report.v1.ProxyReport
+	(*TypeReport)(nil),            // 14: meshlog.report.v1.TypeReport
+	(*Nack)(nil),                  // 15: meshlog.report.v1.Nack
+	(*WatcherReport)(nil),         // 16: meshlog.report.v1.WatcherReport
+	(*RegistryReport)(nil),        // 17: meshlog.report.v1.RegistryReport
+	(*BuilderReport)(nil),         // 18: meshlog.report.v1.BuilderReport
+	(*Rollout)(nil),               // 19: meshlog.report.v1.Rollout
+	(*LogShare)(nil),              // 20: meshlog.report.v1.LogShare
+	(*FrozenKind)(nil),            // 21: meshlog.report.v1.FrozenKind
+	(*Peer)(nil),                  // 22: meshlog.report.v1.Peer
+	(*Quarantine)(nil),            // 23: meshlog.report.v1.Quarantine
+	(*Hold)(nil),                  // 24: meshlog.report.v1.Hold
+	(*StageTiming)(nil),           // 25: meshlog.report.v1.StageTiming
+	(*DigestRequest)(nil),         // 26: meshlog.report.v1.DigestRequest
+	(*DigestReply)(nil),           // 27: meshlog.report.v1.DigestReply
+	(*ListingRequest)(nil),        // 28: meshlog.report.v1.ListingRequest
+	(*ProxyRequest)(nil),          // 29: meshlog.report.v1.ProxyRequest
+	(*ProxyReply)(nil),            // 30: meshlog.report.v1.ProxyReply
+	(*DrainRequest)(nil),          // 31: meshlog.report.v1.DrainRequest
+	(*DrainReply)(nil),            // 32: meshlog.report.v1.DrainReply
+	(*DrainingAgent)(nil),         // 33: meshlog.report.v1.DrainingAgent
+	(*TypeContent)(nil),           // 34: meshlog.report.v1.TypeContent
+	(*ResourceContent)(nil),       // 35: meshlog.report.v1.ResourceContent
+	(*AuthorityRequest)(nil),      // 36: meshlog.report.v1.AuthorityRequest
+	(*AuthorityReply)(nil),        // 37: meshlog.report.v1.AuthorityReply
+	(*AuthorityRoot)(nil),         // 38: meshlog.report.v1.AuthorityRoot
+	(*PodRequest)(nil),            // 39: meshlog.report.v1.PodRequest
+	(*PodReply)(nil),              // 40: meshlog.report.v1.PodReply
+	(*v1.Version)(nil),            // 41: meshlog.snapshot.v1.Version
+	(*timestamppb.Timestamp)(nil), // 42: google.protobuf.Timestamp
+	(*v1.Diagnostic)(nil),         // 43: meshlog.snapshot.v1.Diagnostic
 }
 var file_meshlog_report_v1_report_proto_depIdxs = []int32{
-	39, // 0: meshlog.report.v1.Tick.head:type_name -> meshlog.snapshot.v1.Version
-	39, // 1: meshlog.report.v1.Tick.position:type_name -> meshlog.snapshot.v1.Version
+	41, // 0: meshlog.report.v1.Tick.head:type_name -> meshlog.snapshot.v1.Version
+	41, // 1: meshlog.report.v1.Tick.position:type_name -> meshlog.snapshot.v1.Version
 	2,  // 2: meshlog.report.v1.Tick.suspects:type_name -> meshlog.report.v1.Suspect
 	4,  // 3: meshlog.report.v1.Issuers.issuers:type_name -> meshlog.report.v1.Issuer
-	40, // 4: meshlog.report.v1.FrontendReport.time:type_name -> google.protobuf.Timestamp
-	39, // 5: meshlog.report.v1.FrontendReport.serving:type_name -> meshlog.snapshot.v1.Version
-	12, // 6: meshlog.report.v1.FrontendReport.proxies:type_name -> meshlog.report.v1.ProxyReport
-	11, // 7: meshlog.report.v1.FrontendReport.chain_mismatch:type_name -> meshlog.report.v1.ChainMismatch
-	9,  // 8: meshlog.report.v1.FrontendReport.verdicts:type_name -> meshlog.report.v1.Verdict
-	8,  // 9: meshlog.report.v1.FrontendReport.applied:type_name -> meshlog.report.v1.Applied
-	40, // 10: meshlog.report.v1.FrontendReport.away:type_name -> google.protobuf.Timestamp
-	7,  // 11: meshlog.report.v1.FrontendReport.roots_applied:type_name -> meshlog.report.v1.RootsApplied
-	12, // 12: meshlog.report.v1.FrontendReport.sinks:type_name -> meshlog.report.v1.ProxyReport
-	39, // 13: meshlog.report.v1.Applied.version:type_name -> meshlog.snapshot.v1.Version
-	39, // 14: meshlog.report.v1.Verdict.good:type_name -> meshlog.snapshot.v1.Version
-	10, // 15: meshlog.report.v1.Verdict.rejectors:type_name -> meshlog.report.v1.Rejector
-	39, // 16: meshlog.report.v1.ChainMismatch.own:type_name -> meshlog.snapshot.v1.Version
-	39, // 17: meshlog.report.v1.ChainMismatch.head:type_name -> meshlog.snapshot.v1.Version
-	40, // 18: meshlog.report.v1.ProxyReport.connected_since:type_name -> google.protobuf.Timestamp
-	13, // 19: meshlog.report.v1.ProxyReport.types:type_name -> meshlog.report.v1.TypeReport
-	40, // 20: meshlog.report.v1.ProxyReport.certificate_ends:type_name -> google.protobuf.Timestamp
-	40, // 21: meshlog.report.v1.ProxyReport.certificate_begins:type_name -> google.protobuf.Timestamp
-	40, // 22: meshlog.report.v1.ProxyReport.certificate_shown:type_name -> google.protobuf.Timestamp
-	39, // 23: meshlog.report.v1.TypeReport.sent:type_name -> meshlog.snapshot.v1.Version
-	39, // 24: meshlog.report.v1.TypeReport.acked:type_name -> meshlog.snapshot.v1.Version
-	40, // 25: meshlog.report.v1.TypeReport.sent_time:type_name -> google.protobuf.Timestamp
-	40, // 26: meshlog.report.v1.TypeReport.acked_time:type_name -> google.protobuf.Timestamp
-	14, // 27: meshlog.report.v1.TypeReport.nack:type_name -> meshlog.report.v1.Nack
-	40, // 28: meshlog.report.v1.TypeReport.unanswered:type_name -> google.protobuf.Timestamp
-	40, // 29: meshlog.report.v1.Nack.time:type_name -> google.protobuf.Timestamp
-	40, // 30: meshlog.report.v1.WatcherReport.time:type_name -> google.protobuf.Timestamp
-	41, // 31: meshlog.report.v1.WatcherReport.diagnostics:type_name -> meshlog.snapshot.v1.Diagnostic
-	40, // 32: meshlog.report.v1.WatcherReport.listed:type_name -> google.protobuf.Timestamp
-	40, // 33: meshlog.report.v1.WatcherReport.changed:type_name -> google.protobuf.Timestamp
-	40, // 34: meshlog.report.v1.WatcherReport.down:type_name -> google.protobuf.Timestamp
-	16, // 35: meshlog.report.v1.WatcherReport.registry:type_name -> meshlog.report.v1.RegistryReport
-	40, // 36: meshlog.report.v1.RegistryReport.oldest_read:type_name -> google.protobuf.Timestamp
-	40, // 37: meshlog.report.v1.RegistryReport.error_time:type_name -> google.protobuf.Timestamp
-	40, // 38: meshlog.report.v1.BuilderReport.time:type_name -> google.protobuf.Timestamp
-	39, // 39: meshlog.report.v1.BuilderReport.position:type_name -> meshlog.snapshot.v1.Version
-	39, // 40: meshlog.report.v1.BuilderReport.head:type_name -> meshlog.snapshot.v1.Version
-	23, // 41: meshlog.report.v1.BuilderReport.timings:type_name -> meshlog.report.v1.StageTiming
-	22, // 42: meshlog.report.v1.BuilderReport.holds:type_name -> meshlog.report.v1.Hold
-	41, // 43: meshlog.report.v1.BuilderReport.diagnostics:type_name -> meshlog.snapshot.v1.Diagnostic
-	21, // 44: meshlog.report.v1.BuilderReport.quarantines:type_name -> meshlog.report.v1.Quarantine
-	20, // 45: meshlog.report.v1.BuilderReport.peers:type_name -> meshlog.report.v1.Peer
-	19, // 46: meshlog.report.v1.BuilderReport.frozen:type_name -> meshlog.report.v1.FrozenKind
-	40, // 47: meshlog.report.v1.BuilderReport.away:type_name -> google.protobuf.Timestamp
-	18, // 48: meshlog.report.v1.BuilderReport.log_shares:type_name -> meshlog.report.v1.LogShare
-	40, // 49: meshlog.report.v1.Peer.heard:type_name -> google.protobuf.Timestamp
-	40, // 50: meshlog.report.v1.Quarantine.since:type_name -> google.protobuf.Timestamp
-	39, // 51: meshlog.report.v1.StageTiming.version:type_name -> meshlog.snapshot.v1.Version
-	40, // 52: meshlog.report.v1.StageTiming.observed:type_name -> google.protobuf.Timestamp
-	40, // 53: meshlog.report.v1.StageTiming.logged:type_name -> google.protobuf.Timestamp
-	40, // 54: meshlog.report.v1.StageTiming.read:type_name -> google.protobuf.Timestamp
-	40, // 55: meshlog.report.v1.StageTiming.due:type_name -> google.protobuf.Timestamp
-	40, // 56: meshlog.report.v1.StageTiming.built:type_name -> google.protobuf.Timestamp
-	40, // 57: meshlog.report.v1.StageTiming.published:type_name -> google.protobuf.Timestamp
-	12, // 58: meshlog.report.v1.ProxyReply.report:type_name -> meshlog.report.v1.ProxyReport
-	39, // 59: meshlog.report.v1.ProxyReply.version:type_name -> meshlog.snapshot.v1.Version
-	32, // 60: meshlog.report.v1.ProxyReply.types:type_name -> meshlog.report.v1.TypeContent
-	31, // 61: meshlog.report.v1.DrainReply.agents:type_name -> meshlog.report.v1.DrainingAgent
-	40, // 62: meshlog.report.v1.DrainingAgent.until:type_name -> google.protobuf.Timestamp
-	33, // 63: meshlog.report.v1.TypeContent.resources:type_name -> meshlog.report.v1.ResourceContent
-	0,  // 64: meshlog.report.v1.AuthorityRequest.action:type_name -> meshlog.report.v1.AuthorityAction
-	36, // 65: meshlog.report.v1.AuthorityReply.roots:type_name -> meshlog.report.v1.AuthorityRoot
-	40, // 66: meshlog.report.v1.AuthorityRoot.since:type_name -> google.protobuf.Timestamp
-	40, // 67: meshlog.report.v1.AuthorityRoot.ends:type_name -> google.protobuf.Timestamp
-	40, // 68: meshlog.report.v1.AuthorityRoot.last_ends:type_name -> google.protobuf.Timestamp
-	69, // [69:69] is the sub-list for method output_type
-	69, // [69:69] is the sub-list for method input_type
-	69, // [69:69] is the sub-list for extension type_name
-	69, // [69:69] is the sub-list for extension extendee
-	0,  // [0:69] is the sub-list for field type_name
+	42, // 4: meshlog.report.v1.FrontendReport.time:type_name -> google.protobuf.Timestamp
+	41, // 5: meshlog.report.v1.FrontendReport.serving:type_name -> meshlog.snapshot.v1.Version
+	13, // 6: meshlog.report.v1.FrontendReport.proxies:type_name -> meshlog.report.v1.ProxyReport
+	12, // 7: meshlog.report.v1.FrontendReport.chain_mismatch:type_name -> meshlog.report.v1.ChainMismatch
+	10, // 8: meshlog.report.v1.FrontendReport.verdicts:type_name -> meshlog.report.v1.Verdict
+	9,  // 9: meshlog.report.v1.FrontendReport.applied:type_name -> meshlog.report.v1.Applied
+	42, // 10: meshlog.report.v1.FrontendReport.away:type_name -> google.protobuf.Timestamp
+	8,  // 11: meshlog.report.v1.FrontendReport.roots_applied:type_name -> meshlog.report.v1.RootsApplied
+	13, // 12: meshlog.report.v1.FrontendReport.sinks:type_name -> meshlog.report.v1.ProxyReport
+	7,  // 13: meshlog.report.v1.FrontendReport.reached:type_name -> meshlog.report.v1.Reached
+	9,  // 14: meshlog.report.v1.Reached.applied:type_name -> meshlog.report.v1.Applied
+	41, // 15: meshlog.report.v1.Applied.version:type_name -> meshlog.snapshot.v1.Version
+	41, // 16: meshlog.report.v1.Verdict.good:type_name -> meshlog.snapshot.v1.Version
+	11, // 17: meshlog.report.v1.Verdict.rejectors:type_name -> meshlog.report.v1.Rejector
+	41, // 18: meshlog.report.v1.ChainMismatch.own:type_name -> meshlog.snapshot.v1.Version
+	41, // 19: meshlog.report.v1.ChainMismatch.head:type_name -> meshlog.snapshot.v1.Version
+	42, // 20: meshlog.report.v1.ProxyReport.connected_since:type_name -> google.protobuf.Timestamp
+	14, // 21: meshlog.report.v1.ProxyReport.types:type_name -> meshlog.report.v1.TypeReport
+	42, // 22: meshlog.report.v1.ProxyReport.certificate_ends:type_name -> google.protobuf.Timestamp
+	42, // 23: meshlog.report.v1.ProxyReport.certificate_begins:type_name -> google.protobuf.Timestamp
+	42, // 24: meshlog.report.v1.ProxyReport.certificate_shown:type_name -> google.protobuf.Timestamp
+	41, // 25: meshlog.report.v1.TypeReport.sent:type_name -> meshlog.snapshot.v1.Version
+	41, // 26: meshlog.report.v1.TypeReport.acked:type_name -> meshlog.snapshot.v1.Version
+	42, // 27: meshlog.report.v1.TypeReport.sent_time:type_name -> google.protobuf.Timestamp
+	42, // 28: meshlog.report.v1.TypeReport.acked_time:type_name -> google.protobuf.Timestamp
+	15, // 29: meshlog.report.v1.TypeReport.nack:type_name -> meshlog.report.v1.Nack
+	42, // 30: meshlog.report.v1.TypeReport.unanswered:type_name -> google.protobuf.Timestamp
+	42, // 31: meshlog.report.v1.Nack.time:type_name -> google.protobuf.Timestamp
+	42, // 32: meshlog.report.v1.WatcherReport.time:type_name -> google.protobuf.Timestamp
+	43, // 33: meshlog.report.v1.WatcherReport.diagnostics:type_name -> meshlog.snapshot.v1.Diagnostic
+	42, // 34: meshlog.report.v1.WatcherReport.listed:type_name -> google.protobuf.Timestamp
+	42, // 35: meshlog.report.v1.WatcherReport.changed:type_name -> google.protobuf.Timestamp
+	42, // 36: meshlog.report.v1.WatcherReport.down:type_name -> google.protobuf.Timestamp
+	17, // 37: meshlog.report.v1.WatcherReport.registry:type_name -> meshlog.report.v1.RegistryReport
+	42, // 38: meshlog.report.v1.RegistryReport.oldest_read:type_name -> google.protobuf.Timestamp
+	42, // 39: meshlog.report.v1.RegistryReport.error_time:type_name -> google.protobuf.Timestamp
+	42, // 40: meshlog.report.v1.BuilderReport.time:type_name -> google.protobuf.Timestamp
+	41, // 41: meshlog.report.v1.BuilderReport.position:type_name -> meshlog.snapshot.v1.Version
+	41, // 42: meshlog.report.v1.BuilderReport.head:type_name -> meshlog.snapshot.v1.Version
+	25, // 43: meshlog.report.v1.BuilderReport.timings:type_name -> meshlog.report.v1.StageTiming
+	24, // 44: meshlog.report.v1.BuilderReport.holds:type_name -> meshlog.report.v1.Hold
+	43, // 45: meshlog.report.v1.BuilderReport.diagnostics:type_name -> meshlog.snapshot.v1.Diagnostic
+	23, // 46: meshlog.report.v1.BuilderReport.quarantines:type_name -> meshlog.report.v1.Quarantine
+	22, // 47: meshlog.report.v1.BuilderReport.peers:type_name -> meshlog.report.v1.Peer
+	21, // 48: meshlog.report.v1.BuilderReport.frozen:type_name -> meshlog.report.v1.FrozenKind
+	42, // 49: meshlog.report.v1.BuilderReport.away:type_name -> google.protobuf.Timestamp
+	20, // 50: meshlog.report.v1.BuilderReport.log_shares:type_name -> meshlog.report.v1.LogShare
+	19, // 51: meshlog.report.v1.BuilderReport.rollouts:type_name -> meshlog.report.v1.Rollout
+	42, // 52: meshlog.report.v1.Rollout.since:type_name -> google.protobuf.Timestamp
+	42, // 53: meshlog.report.v1.Peer.heard:type_name -> google.protobuf.Timestamp
+	42, // 54: meshlog.report.v1.Quarantine.since:type_name -> google.protobuf.Timestamp
+	41, // 55: meshlog.report.v1.StageTiming.version:type_name -> meshlog.snapshot.v1.Version
+	42, // 56: meshlog.report.v1.StageTiming.observed:type_name -> google.protobuf.Timestamp
+	42, // 57: meshlog.report.v1.StageTiming.logged:type_name -> google.protobuf.Timestamp
+	42, // 58: meshlog.report.v1.StageTiming.read:type_name -> google.protobuf.Timestamp
+	42, // 59: meshlog.report.v1.StageTiming.due:type_name -> google.protobuf.Timestamp
+	42, // 60: meshlog.report.v1.StageTiming.built:type_name -> google.protobuf.Timestamp
+	42, // 61: meshlog.report.v1.StageTiming.published:type_name -> google.protobuf.Timestamp
+	13, // 62: meshlog.report.v1.ProxyReply.report:type_name -> meshlog.report.v1.ProxyReport
+	41, // 63: meshlog.report.v1.ProxyReply.version:type_name -> meshlog.snapshot.v1.Version
+	34, // 64: meshlog.report.v1.ProxyReply.types:type_name -> meshlog.report.v1.TypeContent
+	33, // 65: meshlog.report.v1.DrainReply.agents:type_name -> meshlog.report.v1.DrainingAgent
+	42, // 66: meshlog.report.v1.DrainingAgent.until:type_name -> google.protobuf.Timestamp
+	35, // 67: meshlog.report.v1.TypeContent.resources:type_name -> meshlog.report.v1.ResourceContent
+	0,  // 68: meshlog.report.v1.AuthorityRequest.action:type_name -> meshlog.report.v1.AuthorityAction
+	38, // 69: meshlog.report.v1.AuthorityReply.roots:type_name -> meshlog.report.v1.AuthorityRoot
+	42, // 70: meshlog.report.v1.AuthorityRoot.since:type_name -> google.protobuf.Timestamp
+	42, // 71: meshlog.report.v1.AuthorityRoot.ends:type_name -> google.protobuf.Timestamp
+	42, // 72: meshlog.report.v1.AuthorityRoot.last_ends:type_name -> google.protobuf.Timestamp
+	73, // [73:73] is the sub-list for method output_type
+	73, // [73:73] is the sub-list for method input_type
+	73, // [73:73] is the sub-list for extension type_name
+	73, // [73:73] is the sub-list for extension extendee
+	0,  // [0:73] is the sub-list for field type_name
 }
 
 func init() { file_meshlog_report_v1_report_proto_init() }
@@ -3928,7 +4173,7 @@ func file_meshlog_report_v1_report_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_meshlog_report_v1_report_proto_rawDesc), len(file_meshlog_report_v1_report_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   38,
+			NumMessages:   40,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -961,6 +961,7 @@ type Overlay struct {
 	Scope        *Scope                 `protobuf:"bytes,6,opt,name=scope,proto3" json:"scope,omitempty"`
 	// In a PIN: the proxies that are served values; all others are not.
 	Proxies       *Proxies `protobuf:"bytes,7,opt,name=proxies,proto3" json:"proxies,omitempty"`
+	Rollout       *Rollout `protobuf:"bytes,8,opt,name=rollout,proto3" json:"rollout,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1044,6 +1045,100 @@ func (x *Overlay) GetProxies() *Proxies {
 	return nil
 }
 
+func (x *Overlay) GetRollout() *Rollout {
+	if x != nil {
+		return x.Rollout
+	}
+	return nil
+}
+
+// Rollout is meshlog.event.v1.Rollout.
+type Rollout struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// meshlog.event.v1.RolloutState.
+	State   int32      `protobuf:"varint,1,opt,name=state,proto3" json:"state,omitempty"`
+	Step    uint32     `protobuf:"varint,2,opt,name=step,proto3" json:"step,omitempty"`
+	Reached []*Proxies `protobuf:"bytes,3,rep,name=reached,proto3" json:"reached,omitempty"`
+	Percent uint32     `protobuf:"varint,4,opt,name=percent,proto3" json:"percent,omitempty"`
+	Ordered bool       `protobuf:"varint,5,opt,name=ordered,proto3" json:"ordered,omitempty"`
+	// When the log took the record that began the step, or stopped the rollout.
+	Since         *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=since,proto3" json:"since,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Rollout) Reset() {
+	*x = Rollout{}
+	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Rollout) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Rollout) ProtoMessage() {}
+
+func (x *Rollout) ProtoReflect() protoreflect.Message {
+	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Rollout.ProtoReflect.Descriptor instead.
+func (*Rollout) Descriptor() ([]byte, []int) {
+	return file_meshlog_snapshot_v1_snapshot_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *Rollout) GetState() int32 {
+	if x != nil {
+		return x.State
+	}
+	return 0
+}
+
+func (x *Rollout) GetStep() uint32 {
+	if x != nil {
+		return x.Step
+	}
+	return 0
+}
+
+func (x *Rollout) GetReached() []*Proxies {
+	if x != nil {
+		return x.Reached
+	}
+	return nil
+}
+
+func (x *Rollout) GetPercent() uint32 {
+	if x != nil {
+		return x.Percent
+	}
+	return 0
+}
+
+func (x *Rollout) GetOrdered() bool {
+	if x != nil {
+		return x.Ordered
+	}
+	return false
+}
+
+func (x *Rollout) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
 // Proxies is meshlog.event.v1.Proxies.
 type Proxies struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1057,7 +1152,7 @@ type Proxies struct {
 
 func (x *Proxies) Reset() {
 	*x = Proxies{}
-	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[13]
+	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1069,7 +1164,7 @@ func (x *Proxies) String() string {
 func (*Proxies) ProtoMessage() {}
 
 func (x *Proxies) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[13]
+	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1082,7 +1177,7 @@ func (x *Proxies) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Proxies.ProtoReflect.Descriptor instead.
 func (*Proxies) Descriptor() ([]byte, []int) {
-	return file_meshlog_snapshot_v1_snapshot_proto_rawDescGZIP(), []int{13}
+	return file_meshlog_snapshot_v1_snapshot_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Proxies) GetId() string {
@@ -1126,7 +1221,7 @@ type Scope struct {
 
 func (x *Scope) Reset() {
 	*x = Scope{}
-	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[14]
+	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1138,7 +1233,7 @@ func (x *Scope) String() string {
 func (*Scope) ProtoMessage() {}
 
 func (x *Scope) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[14]
+	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1151,7 +1246,7 @@ func (x *Scope) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Scope.ProtoReflect.Descriptor instead.
 func (*Scope) Descriptor() ([]byte, []int) {
-	return file_meshlog_snapshot_v1_snapshot_proto_rawDescGZIP(), []int{14}
+	return file_meshlog_snapshot_v1_snapshot_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Scope) GetSource() string {
@@ -1200,7 +1295,7 @@ type OverlayValue struct {
 
 func (x *OverlayValue) Reset() {
 	*x = OverlayValue{}
-	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[15]
+	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1212,7 +1307,7 @@ func (x *OverlayValue) String() string {
 func (*OverlayValue) ProtoMessage() {}
 
 func (x *OverlayValue) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[15]
+	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1225,7 +1320,7 @@ func (x *OverlayValue) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OverlayValue.ProtoReflect.Descriptor instead.
 func (*OverlayValue) Descriptor() ([]byte, []int) {
-	return file_meshlog_snapshot_v1_snapshot_proto_rawDescGZIP(), []int{15}
+	return file_meshlog_snapshot_v1_snapshot_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *OverlayValue) GetKey() string {
@@ -1281,7 +1376,7 @@ type Resource struct {
 
 func (x *Resource) Reset() {
 	*x = Resource{}
-	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[16]
+	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1293,7 +1388,7 @@ func (x *Resource) String() string {
 func (*Resource) ProtoMessage() {}
 
 func (x *Resource) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[16]
+	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1306,7 +1401,7 @@ func (x *Resource) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Resource.ProtoReflect.Descriptor instead.
 func (*Resource) Descriptor() ([]byte, []int) {
-	return file_meshlog_snapshot_v1_snapshot_proto_rawDescGZIP(), []int{16}
+	return file_meshlog_snapshot_v1_snapshot_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Resource) GetTypeUrl() string {
@@ -1382,7 +1477,7 @@ type FoldRow struct {
 
 func (x *FoldRow) Reset() {
 	*x = FoldRow{}
-	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[17]
+	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1394,7 +1489,7 @@ func (x *FoldRow) String() string {
 func (*FoldRow) ProtoMessage() {}
 
 func (x *FoldRow) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[17]
+	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1407,7 +1502,7 @@ func (x *FoldRow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FoldRow.ProtoReflect.Descriptor instead.
 func (*FoldRow) Descriptor() ([]byte, []int) {
-	return file_meshlog_snapshot_v1_snapshot_proto_rawDescGZIP(), []int{17}
+	return file_meshlog_snapshot_v1_snapshot_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *FoldRow) GetRow() isFoldRow_Row {
@@ -1528,7 +1623,7 @@ type FoldMeta struct {
 
 func (x *FoldMeta) Reset() {
 	*x = FoldMeta{}
-	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[18]
+	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1540,7 +1635,7 @@ func (x *FoldMeta) String() string {
 func (*FoldMeta) ProtoMessage() {}
 
 func (x *FoldMeta) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[18]
+	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1553,7 +1648,7 @@ func (x *FoldMeta) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FoldMeta.ProtoReflect.Descriptor instead.
 func (*FoldMeta) Descriptor() ([]byte, []int) {
-	return file_meshlog_snapshot_v1_snapshot_proto_rawDescGZIP(), []int{18}
+	return file_meshlog_snapshot_v1_snapshot_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *FoldMeta) GetPosition() *Version {
@@ -1681,7 +1776,7 @@ type FoldSigned struct {
 
 func (x *FoldSigned) Reset() {
 	*x = FoldSigned{}
-	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[19]
+	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1693,7 +1788,7 @@ func (x *FoldSigned) String() string {
 func (*FoldSigned) ProtoMessage() {}
 
 func (x *FoldSigned) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[19]
+	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1706,7 +1801,7 @@ func (x *FoldSigned) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FoldSigned.ProtoReflect.Descriptor instead.
 func (*FoldSigned) Descriptor() ([]byte, []int) {
-	return file_meshlog_snapshot_v1_snapshot_proto_rawDescGZIP(), []int{19}
+	return file_meshlog_snapshot_v1_snapshot_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *FoldSigned) GetKey() []byte {
@@ -1752,7 +1847,7 @@ type FoldKey struct {
 
 func (x *FoldKey) Reset() {
 	*x = FoldKey{}
-	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[20]
+	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1764,7 +1859,7 @@ func (x *FoldKey) String() string {
 func (*FoldKey) ProtoMessage() {}
 
 func (x *FoldKey) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[20]
+	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1777,7 +1872,7 @@ func (x *FoldKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FoldKey.ProtoReflect.Descriptor instead.
 func (*FoldKey) Descriptor() ([]byte, []int) {
-	return file_meshlog_snapshot_v1_snapshot_proto_rawDescGZIP(), []int{20}
+	return file_meshlog_snapshot_v1_snapshot_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *FoldKey) GetOffered() *Value {
@@ -1873,7 +1968,7 @@ type FoldShard struct {
 
 func (x *FoldShard) Reset() {
 	*x = FoldShard{}
-	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[21]
+	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1885,7 +1980,7 @@ func (x *FoldShard) String() string {
 func (*FoldShard) ProtoMessage() {}
 
 func (x *FoldShard) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[21]
+	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1898,7 +1993,7 @@ func (x *FoldShard) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FoldShard.ProtoReflect.Descriptor instead.
 func (*FoldShard) Descriptor() ([]byte, []int) {
-	return file_meshlog_snapshot_v1_snapshot_proto_rawDescGZIP(), []int{21}
+	return file_meshlog_snapshot_v1_snapshot_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *FoldShard) GetSession() string {
@@ -2011,7 +2106,7 @@ type FoldStaged struct {
 
 func (x *FoldStaged) Reset() {
 	*x = FoldStaged{}
-	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[22]
+	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2023,7 +2118,7 @@ func (x *FoldStaged) String() string {
 func (*FoldStaged) ProtoMessage() {}
 
 func (x *FoldStaged) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[22]
+	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2036,7 +2131,7 @@ func (x *FoldStaged) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FoldStaged.ProtoReflect.Descriptor instead.
 func (*FoldStaged) Descriptor() ([]byte, []int) {
-	return file_meshlog_snapshot_v1_snapshot_proto_rawDescGZIP(), []int{22}
+	return file_meshlog_snapshot_v1_snapshot_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *FoldStaged) GetEvent() []byte {
@@ -2065,7 +2160,7 @@ type FoldOverlay struct {
 
 func (x *FoldOverlay) Reset() {
 	*x = FoldOverlay{}
-	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[23]
+	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2077,7 +2172,7 @@ func (x *FoldOverlay) String() string {
 func (*FoldOverlay) ProtoMessage() {}
 
 func (x *FoldOverlay) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[23]
+	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2090,7 +2185,7 @@ func (x *FoldOverlay) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FoldOverlay.ProtoReflect.Descriptor instead.
 func (*FoldOverlay) Descriptor() ([]byte, []int) {
-	return file_meshlog_snapshot_v1_snapshot_proto_rawDescGZIP(), []int{23}
+	return file_meshlog_snapshot_v1_snapshot_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *FoldOverlay) GetGone() bool {
@@ -2189,7 +2284,7 @@ const file_meshlog_snapshot_v1_snapshot_proto_rawDesc = "" +
 	"\x05Value\x12.\n" +
 	"\apayload\x18\x01 \x01(\v2\x14.google.protobuf.AnyR\apayload\x12;\n" +
 	"\vcreate_time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
-	"createTime\"\xb1\x02\n" +
+	"createTime\"\xe9\x02\n" +
 	"\aOverlay\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\x05R\x04kind\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x129\n" +
@@ -2197,7 +2292,15 @@ const file_meshlog_snapshot_v1_snapshot_proto_rawDesc = "" +
 	"\x05actor\x18\x04 \x01(\tR\x05actor\x12?\n" +
 	"\robserved_time\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\fobservedTime\x120\n" +
 	"\x05scope\x18\x06 \x01(\v2\x1a.meshlog.snapshot.v1.ScopeR\x05scope\x126\n" +
-	"\aproxies\x18\a \x01(\v2\x1c.meshlog.snapshot.v1.ProxiesR\aproxies\"\xce\x01\n" +
+	"\aproxies\x18\a \x01(\v2\x1c.meshlog.snapshot.v1.ProxiesR\aproxies\x126\n" +
+	"\arollout\x18\b \x01(\v2\x1c.meshlog.snapshot.v1.RolloutR\arollout\"\xd1\x01\n" +
+	"\aRollout\x12\x14\n" +
+	"\x05state\x18\x01 \x01(\x05R\x05state\x12\x12\n" +
+	"\x04step\x18\x02 \x01(\rR\x04step\x126\n" +
+	"\areached\x18\x03 \x03(\v2\x1c.meshlog.snapshot.v1.ProxiesR\areached\x12\x18\n" +
+	"\apercent\x18\x04 \x01(\rR\apercent\x12\x18\n" +
+	"\aordered\x18\x05 \x01(\bR\aordered\x120\n" +
+	"\x05since\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\"\xce\x01\n" +
 	"\aProxies\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x18\n" +
@@ -2312,7 +2415,7 @@ func file_meshlog_snapshot_v1_snapshot_proto_rawDescGZIP() []byte {
 }
 
 var file_meshlog_snapshot_v1_snapshot_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_meshlog_snapshot_v1_snapshot_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
+var file_meshlog_snapshot_v1_snapshot_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
 var file_meshlog_snapshot_v1_snapshot_proto_goTypes = []any{
 	(Severity)(0),                 // 0: meshlog.snapshot.v1.Severity
 	(*Version)(nil),               // 1: meshlog.snapshot.v1.Version
@@ -2328,66 +2431,70 @@ var file_meshlog_snapshot_v1_snapshot_proto_goTypes = []any{
 	(*ChunkRef)(nil),              // 11: meshlog.snapshot.v1.ChunkRef
 	(*Value)(nil),                 // 12: meshlog.snapshot.v1.Value
 	(*Overlay)(nil),               // 13: meshlog.snapshot.v1.Overlay
-	(*Proxies)(nil),               // 14: meshlog.snapshot.v1.Proxies
-	(*Scope)(nil),                 // 15: meshlog.snapshot.v1.Scope
-	(*OverlayValue)(nil),          // 16: meshlog.snapshot.v1.OverlayValue
-	(*Resource)(nil),              // 17: meshlog.snapshot.v1.Resource
-	(*FoldRow)(nil),               // 18: meshlog.snapshot.v1.FoldRow
-	(*FoldMeta)(nil),              // 19: meshlog.snapshot.v1.FoldMeta
-	(*FoldSigned)(nil),            // 20: meshlog.snapshot.v1.FoldSigned
-	(*FoldKey)(nil),               // 21: meshlog.snapshot.v1.FoldKey
-	(*FoldShard)(nil),             // 22: meshlog.snapshot.v1.FoldShard
-	(*FoldStaged)(nil),            // 23: meshlog.snapshot.v1.FoldStaged
-	(*FoldOverlay)(nil),           // 24: meshlog.snapshot.v1.FoldOverlay
-	nil,                           // 25: meshlog.snapshot.v1.Proxies.LabelsEntry
-	(*timestamppb.Timestamp)(nil), // 26: google.protobuf.Timestamp
-	(*anypb.Any)(nil),             // 27: google.protobuf.Any
+	(*Rollout)(nil),               // 14: meshlog.snapshot.v1.Rollout
+	(*Proxies)(nil),               // 15: meshlog.snapshot.v1.Proxies
+	(*Scope)(nil),                 // 16: meshlog.snapshot.v1.Scope
+	(*OverlayValue)(nil),          // 17: meshlog.snapshot.v1.OverlayValue
+	(*Resource)(nil),              // 18: meshlog.snapshot.v1.Resource
+	(*FoldRow)(nil),               // 19: meshlog.snapshot.v1.FoldRow
+	(*FoldMeta)(nil),              // 20: meshlog.snapshot.v1.FoldMeta
+	(*FoldSigned)(nil),            // 21: meshlog.snapshot.v1.FoldSigned
+	(*FoldKey)(nil),               // 22: meshlog.snapshot.v1.FoldKey
+	(*FoldShard)(nil),             // 23: meshlog.snapshot.v1.FoldShard
+	(*FoldStaged)(nil),            // 24: meshlog.snapshot.v1.FoldStaged
+	(*FoldOverlay)(nil),           // 25: meshlog.snapshot.v1.FoldOverlay
+	nil,                           // 26: meshlog.snapshot.v1.Proxies.LabelsEntry
+	(*timestamppb.Timestamp)(nil), // 27: google.protobuf.Timestamp
+	(*anypb.Any)(nil),             // 28: google.protobuf.Any
 }
 var file_meshlog_snapshot_v1_snapshot_proto_depIdxs = []int32{
 	3,  // 0: meshlog.snapshot.v1.Update.manifest:type_name -> meshlog.snapshot.v1.Manifest
 	7,  // 1: meshlog.snapshot.v1.Update.delta:type_name -> meshlog.snapshot.v1.Delta
 	1,  // 2: meshlog.snapshot.v1.Manifest.version:type_name -> meshlog.snapshot.v1.Version
-	26, // 3: meshlog.snapshot.v1.Manifest.record_time:type_name -> google.protobuf.Timestamp
+	27, // 3: meshlog.snapshot.v1.Manifest.record_time:type_name -> google.protobuf.Timestamp
 	1,  // 4: meshlog.snapshot.v1.Manifest.previous:type_name -> meshlog.snapshot.v1.Version
 	4,  // 5: meshlog.snapshot.v1.Manifest.watermark:type_name -> meshlog.snapshot.v1.Watermark
 	6,  // 6: meshlog.snapshot.v1.Manifest.diagnostics:type_name -> meshlog.snapshot.v1.Diagnostic
 	5,  // 7: meshlog.snapshot.v1.Manifest.changes:type_name -> meshlog.snapshot.v1.KeyChange
 	10, // 8: meshlog.snapshot.v1.Manifest.checkpoint:type_name -> meshlog.snapshot.v1.Checkpoint
 	10, // 9: meshlog.snapshot.v1.Manifest.fold_checkpoint:type_name -> meshlog.snapshot.v1.Checkpoint
-	26, // 10: meshlog.snapshot.v1.Manifest.publish_time:type_name -> google.protobuf.Timestamp
-	26, // 11: meshlog.snapshot.v1.Manifest.first_observed_time:type_name -> google.protobuf.Timestamp
+	27, // 10: meshlog.snapshot.v1.Manifest.publish_time:type_name -> google.protobuf.Timestamp
+	27, // 11: meshlog.snapshot.v1.Manifest.first_observed_time:type_name -> google.protobuf.Timestamp
 	0,  // 12: meshlog.snapshot.v1.Diagnostic.severity:type_name -> meshlog.snapshot.v1.Severity
 	8,  // 13: meshlog.snapshot.v1.Delta.put:type_name -> meshlog.snapshot.v1.Row
 	8,  // 14: meshlog.snapshot.v1.Chunk.rows:type_name -> meshlog.snapshot.v1.Row
 	11, // 15: meshlog.snapshot.v1.Checkpoint.chunks:type_name -> meshlog.snapshot.v1.ChunkRef
 	1,  // 16: meshlog.snapshot.v1.Checkpoint.version:type_name -> meshlog.snapshot.v1.Version
-	27, // 17: meshlog.snapshot.v1.Value.payload:type_name -> google.protobuf.Any
-	26, // 18: meshlog.snapshot.v1.Value.create_time:type_name -> google.protobuf.Timestamp
-	16, // 19: meshlog.snapshot.v1.Overlay.values:type_name -> meshlog.snapshot.v1.OverlayValue
-	26, // 20: meshlog.snapshot.v1.Overlay.observed_time:type_name -> google.protobuf.Timestamp
-	15, // 21: meshlog.snapshot.v1.Overlay.scope:type_name -> meshlog.snapshot.v1.Scope
-	14, // 22: meshlog.snapshot.v1.Overlay.proxies:type_name -> meshlog.snapshot.v1.Proxies
-	25, // 23: meshlog.snapshot.v1.Proxies.labels:type_name -> meshlog.snapshot.v1.Proxies.LabelsEntry
-	12, // 24: meshlog.snapshot.v1.OverlayValue.value:type_name -> meshlog.snapshot.v1.Value
-	17, // 25: meshlog.snapshot.v1.OverlayValue.resource:type_name -> meshlog.snapshot.v1.Resource
-	19, // 26: meshlog.snapshot.v1.FoldRow.meta:type_name -> meshlog.snapshot.v1.FoldMeta
-	21, // 27: meshlog.snapshot.v1.FoldRow.key:type_name -> meshlog.snapshot.v1.FoldKey
-	22, // 28: meshlog.snapshot.v1.FoldRow.shard:type_name -> meshlog.snapshot.v1.FoldShard
-	23, // 29: meshlog.snapshot.v1.FoldRow.staged:type_name -> meshlog.snapshot.v1.FoldStaged
-	24, // 30: meshlog.snapshot.v1.FoldRow.overlay:type_name -> meshlog.snapshot.v1.FoldOverlay
-	1,  // 31: meshlog.snapshot.v1.FoldMeta.position:type_name -> meshlog.snapshot.v1.Version
-	1,  // 32: meshlog.snapshot.v1.FoldMeta.segment_head:type_name -> meshlog.snapshot.v1.Version
-	26, // 33: meshlog.snapshot.v1.FoldMeta.record_time:type_name -> google.protobuf.Timestamp
-	20, // 34: meshlog.snapshot.v1.FoldMeta.signed:type_name -> meshlog.snapshot.v1.FoldSigned
-	12, // 35: meshlog.snapshot.v1.FoldKey.offered:type_name -> meshlog.snapshot.v1.Value
-	12, // 36: meshlog.snapshot.v1.FoldKey.good:type_name -> meshlog.snapshot.v1.Value
-	6,  // 37: meshlog.snapshot.v1.FoldKey.diagnostics:type_name -> meshlog.snapshot.v1.Diagnostic
-	13, // 38: meshlog.snapshot.v1.FoldOverlay.overlay:type_name -> meshlog.snapshot.v1.Overlay
-	39, // [39:39] is the sub-list for method output_type
-	39, // [39:39] is the sub-list for method input_type
-	39, // [39:39] is the sub-list for extension type_name
-	39, // [39:39] is the sub-list for extension extendee
-	0,  // [0:39] is the sub-list for field type_name
+	28, // 17: meshlog.snapshot.v1.Value.payload:type_name -> google.protobuf.Any
+	27, // 18: meshlog.snapshot.v1.Value.create_time:type_name -> google.protobuf.Timestamp
+	17, // 19: meshlog.snapshot.v1.Overlay.values:type_name -> meshlog.snapshot.v1.OverlayValue
+	27, // 20: meshlog.snapshot.v1.Overlay.observed_time:type_name -> google.protobuf.Timestamp
+	16, // 21: meshlog.snapshot.v1.Overlay.scope:type_name -> meshlog.snapshot.v1.Scope
+	15, // 22: meshlog.snapshot.v1.Overlay.proxies:type_name -> meshlog.snapshot.v1.Proxies
+	14, // 23: meshlog.snapshot.v1.Overlay.rollout:type_name -> meshlog.snapshot.v1.Rollout
+	15, // 24: meshlog.snapshot.v1.Rollout.reached:type_name -> meshlog.snapshot.v1.Proxies
+	27, // 25: meshlog.snapshot.v1.Rollout.since:type_name -> google.protobuf.Timestamp
+	26, // 26: meshlog.snapshot.v1.Proxies.labels:type_name -> meshlog.snapshot.v1.Proxies.LabelsEntry
+	12, // 27: meshlog.snapshot.v1.OverlayValue.value:type_name -> meshlog.snapshot.v1.Value
+	18, // 28: meshlog.snapshot.v1.OverlayValue.resource:type_name -> meshlog.snapshot.v1.Resource
+	20, // 29: meshlog.snapshot.v1.FoldRow.meta:type_name -> meshlog.snapshot.v1.FoldMeta
+	22, // 30: meshlog.snapshot.v1.FoldRow.key:type_name -> meshlog.snapshot.v1.FoldKey
+	23, // 31: meshlog.snapshot.v1.FoldRow.shard:type_name -> meshlog.snapshot.v1.FoldShard
+	24, // 32: meshlog.snapshot.v1.FoldRow.staged:type_name -> meshlog.snapshot.v1.FoldStaged
+	25, // 33: meshlog.snapshot.v1.FoldRow.overlay:type_name -> meshlog.snapshot.v1.FoldOverlay
+	1,  // 34: meshlog.snapshot.v1.FoldMeta.position:type_name -> meshlog.snapshot.v1.Version
+	1,  // 35: meshlog.snapshot.v1.FoldMeta.segment_head:type_name -> meshlog.snapshot.v1.Version
+	27, // 36: meshlog.snapshot.v1.FoldMeta.record_time:type_name -> google.protobuf.Timestamp
+	21, // 37: meshlog.snapshot.v1.FoldMeta.signed:type_name -> meshlog.snapshot.v1.FoldSigned
+	12, // 38: meshlog.snapshot.v1.FoldKey.offered:type_name -> meshlog.snapshot.v1.Value
+	12, // 39: meshlog.snapshot.v1.FoldKey.good:type_name -> meshlog.snapshot.v1.Value
+	6,  // 40: meshlog.snapshot.v1.FoldKey.diagnostics:type_name -> meshlog.snapshot.v1.Diagnostic
+	13, // 41: meshlog.snapshot.v1.FoldOverlay.overlay:type_name -> meshlog.snapshot.v1.Overlay
+	42, // [42:42] is the sub-list for method output_type
+	42, // [42:42] is the sub-list for method input_type
+	42, // [42:42] is the sub-list for extension type_name
+	42, // [42:42] is the sub-list for extension extendee
+	0,  // [0:42] is the sub-list for field type_name
 }
 
 func init() { file_meshlog_snapshot_v1_snapshot_proto_init() }
@@ -2395,7 +2502,7 @@ func file_meshlog_snapshot_v1_snapshot_proto_init() {
 	if File_meshlog_snapshot_v1_snapshot_proto != nil {
 		return
 	}
-	file_meshlog_snapshot_v1_snapshot_proto_msgTypes[17].OneofWrappers = []any{
+	file_meshlog_snapshot_v1_snapshot_proto_msgTypes[18].OneofWrappers = []any{
 		(*FoldRow_Meta)(nil),
 		(*FoldRow_Key)(nil),
 		(*FoldRow_Shard)(nil),
@@ -2408,7 +2515,7 @@ func file_meshlog_snapshot_v1_snapshot_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_meshlog_snapshot_v1_snapshot_proto_rawDesc), len(file_meshlog_snapshot_v1_snapshot_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   25,
+			NumMessages:   26,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -1,6 +1,7 @@
 package validate
 
 import (
+	"fmt"
 	"math"
 	"regexp"
 	"slices"
@@ -178,6 +179,32 @@ func (c *checker) operators(all []*configv1.Operator) {
 	}
 }
 
+// rollout checks how changes reach the proxies.
+func (c *checker) rollout(r *configv1.Rollout) {
+	at := root.field("rollout")
+	c.errorIf(r != nil && len(r.GetSteps()) == 0, at.field("steps"), "write steps such as {percent: 10}, or leave rollout out", isEmpty)
+	percent := uint32(0)
+	for i, s := range r.GetSteps() {
+		at := at.field("steps").item(i)
+		c.errorIf(s.GetPercent() == 0 && len(s.GetProxies()) == 0, at, "write percent, or proxies", "selects no proxies")
+		c.errorIf(s.GetPercent() > 100, at.field("percent"), "use 1 to 100", "%s is more than 100 percent", fmt.Sprint(s.GetPercent()))
+		c.errorIf(s.GetPercent() != 0 && s.GetPercent() <= percent, at.field("percent"), "write steps with growing shares", "%s%% reaches no more proxies than the steps before", fmt.Sprint(s.GetPercent()))
+		percent = max(percent, s.GetPercent())
+		c.errorIf(s.GetAckPercent() > 100, at.field("ackPercent"), "use 1 to 100; 0 means the default of 100", "%s is more than 100 percent", fmt.Sprint(s.GetAckPercent()))
+		c.orZero(at.field("hold"), s.GetHold())
+		for j, p := range s.GetProxies() {
+			c.errorIf(p.GetId() == "" && p.GetNamespace() == "" && p.GetCluster() == "" && len(p.GetLabels()) == 0, at.field("proxies").item(j),
+				"write id, namespace, cluster or labels", "selects no proxies")
+			_, nameless := p.GetLabels()[""]
+			c.errorIf(nameless, at.field("proxies").item(j).field("labels"), "write the name of a label", "a label has no name")
+		}
+	}
+	c.errorIf(len(r.GetSteps()) > maxRolloutSteps, at.field("steps"), "write fewer steps", "there are more than %s", fmt.Sprint(maxRolloutSteps))
+}
+
+// maxRolloutSteps bounds the records that a rollout makes.
+const maxRolloutSteps = 50
+
 // MCPKinds returns warnings about the kinds of mcp.sinks in a MeshPolicy that no client gets.
 func MCPKinds(p *configv1.MeshPolicy, known func(glob string) bool) []problem.Diagnostic {
 	c := checker{}
@@ -222,6 +249,7 @@ func MeshPolicy(m proto.Message) []problem.Diagnostic {
 		c.mcpSink(root.field("mcp.sinks").item(i), s)
 	}
 	c.operators(p.GetOperators())
+	c.rollout(p.GetRollout())
 	if n := p.GetGuard().GetMaxLossPercent(); n > 100 {
 		c.errorf(root.field("guard.maxLossPercent"), "use 1 to 100; 0 means the default of 30", "%d is more than 100 percent", n)
 	}
