@@ -33,12 +33,15 @@ const (
 	ActRelease  = "release" // ends a rollback or a freeze
 	ActUnpin    = "unpin"
 	ActApprove  = "approve"
+	ActPromote  = "promote" // begins the next step of a rollout
+	ActAbort    = "abort"   // stops a rollout
 )
 
 // Intent says what an operator wants: the arguments of a command, or the fields of a form.
 type Intent struct {
 	Act string
-	// Reason is for those who read the log. Rollbacks, freezes and pins have one.
+	// Reason is for those who read the log. Rollbacks, freezes, pins and stopped rollouts
+	// have one.
 	Reason string
 	// Version, as for commands, of a rollback or a pin.
 	Version string
@@ -49,8 +52,11 @@ type Intent struct {
 	Proxies string
 	// Source is SOURCE/INSTANCE of a freeze.
 	Source string
-	// ID of what is released, unpinned or approved.
+	// ID of what is released, unpinned, approved, promoted or stopped. Without one, a
+	// promotion and a stop are about the rollout that runs.
 	ID string
+	// All promotes a rollout to all proxies at once.
+	All bool
 }
 
 // View is what an act changes.
@@ -106,6 +112,7 @@ type Plan struct {
 	fold     *fold.Fold   // of the whole log
 	world    *world.World // of fold
 	pin      string       // the act is about the proxies of this pin only
+	step     int          // of the rollout that the act is about, before it
 	sums     []string     // of the values in Changes
 	messages []events.Event
 	// more works out what sources changed between reading and writing; nil: nothing can come
@@ -118,9 +125,10 @@ func (m *Mesh) Plan(ctx context.Context, i Intent) (*Plan, error) {
 	work, known := map[string]func(*Plan, context.Context) error{
 		ActRollback: (*Plan).rollback, ActFreeze: (*Plan).freeze, ActPin: (*Plan).keep,
 		ActRelease: (*Plan).release, ActUnpin: (*Plan).unpin, ActApprove: (*Plan).approve,
+		ActPromote: (*Plan).promote, ActAbort: (*Plan).abort,
 	}[i.Act]
 	if !known {
-		return nil, command.Usage("act %q: want rollback, freeze, pin, release, unpin or approve", i.Act)
+		return nil, command.Usage("act %q: want rollback, freeze, pin, release, unpin, approve, promote or abort", i.Act)
 	}
 	p := &Plan{mesh: m, Intent: i, View: View{Changes: []past.ObjectChange{}}}
 	return p, work(p, ctx)
@@ -330,7 +338,8 @@ func (a *act) run(ctx context.Context, e *command.Env, i Intent) error {
 // printDone prints the result.
 func (p *Plan) printDone(e *command.Env) {
 	p.show(e)
-	if i := p.Intent.Act; i == ActRelease || i == ActUnpin {
+	switch p.Intent.Act {
+	case ActRelease, ActUnpin, ActPromote, ActAbort:
 		e.Line("%s: %s, in version %s.", p.Done, p.Counted(), p.Version)
 		return
 	}
@@ -356,6 +365,9 @@ func (p *Plan) show(e *command.Env) {
 // Command returns the command line that does the same.
 func (i Intent) Command() string {
 	words := []string{"meshlog", i.Act}
+	if i.Act == ActPromote || i.Act == ActAbort {
+		words = []string{"meshlog", "rollout", i.Act}
+	}
 	add := func(flag, value string) {
 		if value != "" {
 			words = append(words, flag, quoted(value))
@@ -368,15 +380,18 @@ func (i Intent) Command() string {
 	}
 	add("--namespace", i.Namespace)
 	add("--proxies", i.Proxies)
+	if i.All {
+		words = append(words, "--all")
+	}
 	if i.NeedsReason() {
 		add("--reason", cmp.Or(i.Reason, "..."))
 	}
 	return strings.Join(words, " ")
 }
 
-// NeedsReason reports whether the act takes a reason: what ends an overlay has none.
+// NeedsReason reports whether the act needs a reason: what ends an overlay does not.
 func (i Intent) NeedsReason() bool {
-	return i.Act == ActRollback || i.Act == ActFreeze || i.Act == ActPin
+	return i.Act == ActRollback || i.Act == ActFreeze || i.Act == ActPin || i.Act == ActAbort
 }
 
 // quoted returns a word as a shell takes it.

@@ -30,7 +30,7 @@ not done within --timeout; then it goes on.`,
 		Example: `  meshlog rollout run --data data/ --check ./canary-is-fine.sh
   meshlog rollout run --data data/ --check http://prometheus:9090/canary --timeout 1h`,
 	}
-	c := &checker{act: &act{}}
+	c := &checker{}
 	cmd.Flags().StringVar(&c.check, "check", "", "`command or URL` that decides about each manual step (required)")
 	cmd.Flags().DurationVar(&c.limit, "check-timeout", time.Minute, "how long one check may take; one that takes longer fails")
 	c.flags(cmd)
@@ -41,18 +41,22 @@ not done within --timeout; then it goes on.`,
 		if c.check == "" {
 			return command.Usage("--check is missing: name a command or a URL that decides about each manual step")
 		}
-		if err := c.open(ctx, e); err != nil {
+		m, err := Open(ctx, e.Target)
+		if err != nil {
 			return err
 		}
+		c.env, c.mesh = e, m
 		ctx, cancel := context.WithTimeout(ctx, c.timeout)
 		defer cancel()
-		return c.run(ctx)
+		return c.follow(ctx)
 	})
 }
 
 // checker follows a rollout.
 type checker struct {
-	*act
+	act
+	env   *command.Env
+	mesh  *Mesh
 	check string
 	limit time.Duration
 
@@ -63,7 +67,7 @@ type checker struct {
 // lookEvery is how often the checker looks how far the rollout is.
 const lookEvery = 500 * time.Millisecond
 
-func (c *checker) run(ctx context.Context) error {
+func (c *checker) follow(ctx context.Context) error {
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
 	for {
@@ -131,20 +135,20 @@ func (c *checker) decide(ctx context.Context, step int) error {
 		return nil // the check was not done
 	}
 	took := time.Since(began).Round(time.Millisecond)
-	if err := c.read(ctx); err != nil {
-		return err
+	i := Intent{Act: ActPromote, ID: c.id, Reason: fmt.Sprintf("check %s of step %d passed in %s", oneLine(c.check, 200), step, took)}
+	if failed != nil {
+		i.Act = ActAbort
+		i.Reason = fmt.Sprintf("check %s of step %d failed after %s: %s", oneLine(c.check, 200), step, took, oneLine(failed.Error(), 300))
 	}
-	r, err := c.rollout([]string{c.id}, false)
-	if err != nil || r.Rollout.Step != step {
+	p, err := c.mesh.Plan(ctx, i)
+	if err != nil || p.step != step {
 		return err // the next look shows what it is
 	}
-	c.view.ID = ""
-	c.reason = fmt.Sprintf("check %s of step %d passed in %s", oneLine(c.check, 200), step, took)
-	if failed == nil {
-		return c.promote(ctx, r, false)
+	if err := p.Do(ctx); err != nil {
+		return err
 	}
-	c.reason = fmt.Sprintf("check %s of step %d failed after %s: %s", oneLine(c.check, 200), step, took, oneLine(failed.Error(), 300))
-	return c.abort(ctx, r)
+	c.env.Print(p.View, func() { p.printDone(c.env) })
+	return nil
 }
 
 // try runs the check. The error is why it has failed.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -100,30 +99,29 @@ was stopped, too.`,
 		Example: `  meshlog rollout promote --data data/
   meshlog rollout promote --data data/ --all --reason "it works"`,
 	}
-	a := &act{}
+	var a act
 	all := cmd.Flags().Bool("all", false, "give the change to all proxies")
 	cmd.Flags().StringVar(&a.reason, "reason", "", "why, for those who read the log")
 	a.flags(cmd)
 	return command.Live(cmd, func(ctx context.Context, e *command.Env, args []string) error {
-		if err := a.open(ctx, e); err != nil {
-			return err
-		}
-		if err := a.read(ctx); err != nil {
-			return err
-		}
-		r, err := a.rollout(args, *all)
-		if err != nil {
-			return err
-		}
-		return a.promote(ctx, r, *all)
+		return a.run(ctx, e, Intent{Act: ActPromote, ID: first(args), All: *all})
 	})
 }
 
-// rollout returns the rollout that args name, or the one that runs.
-func (a *act) rollout(args []string, stopped bool) (*fold.Rollout, error) {
-	for _, r := range a.fold.Rollouts() {
+// first returns the first argument, or an empty text.
+func first(args []string) string {
+	if len(args) == 0 {
+		return ""
+	}
+	return args[0]
+}
+
+// rollout returns the rollout that the intent names, or the one that runs.
+func (p *Plan) rollout(stopped bool) (*fold.Rollout, error) {
+	id := p.Intent.ID
+	for _, r := range p.fold.Rollouts() {
 		switch {
-		case len(args) > 0 && args[0] != r.ID, len(args) == 0 && r.Rollout.State != ident.RolloutRunning:
+		case id != "" && id != r.ID, id == "" && r.Rollout.State != ident.RolloutRunning:
 		case r.Rollout.State == ident.RolloutRunning, r.Rollout.State == ident.RolloutStopped && stopped:
 			return &r, nil
 		case r.Rollout.State == ident.RolloutStopped:
@@ -132,27 +130,33 @@ func (a *act) rollout(args []string, stopped bool) (*fold.Rollout, error) {
 			return nil, command.Usage("%s waits for the rollout before to end", r.ID)
 		}
 	}
-	if len(args) > 0 {
-		return nil, command.NotFound("%q: there is no rollout with this id; `meshlog rollout status` lists the ids", args[0])
+	if id != "" {
+		return nil, command.NotFound("%q: there is no rollout with this id; `meshlog rollout status` lists the ids", id)
 	}
 	return nil, command.NotFound("no rollout runs")
 }
 
-// promote begins the step after that of r or, after the last one and with all, gives r to
-// all proxies.
-func (a *act) promote(ctx context.Context, r *fold.Rollout, all bool) error {
-	steps := a.world.Policy().Rollout
+// promote plans the step after that of a rollout or, after the last one and with All, its end.
+func (p *Plan) promote(ctx context.Context) error {
+	if err := p.read(ctx); err != nil {
+		return err
+	}
+	r, err := p.rollout(p.Intent.All)
+	if err != nil {
+		return err
+	}
+	steps := p.world.Policy().Rollout
 	next := r.Rollout.Step + 1
-	if all || next > len(steps) || r.Rollout.State == ident.RolloutStopped {
+	if p.Intent.All || next > len(steps) || r.Rollout.State == ident.RolloutStopped {
 		if r.Rollout.State == ident.RolloutRunning {
-			a.pin = r.ID // it changes what the others are served
+			p.pin = r.ID // it changes what the others are served
 		}
-		message := command.NewEvent("rollout", &events.Overlay{ID: r.ID, Remove: true, Reason: a.reason})
-		return a.rolled(ctx, r, message, "All proxies have "+r.ID)
+		p.Done = "All proxies have " + r.ID
+		return p.steer(r, &events.Overlay{ID: r.ID, Remove: true, Reason: p.Intent.Reason})
 	}
 	staging := &ident.Staging{State: ident.RolloutRunning, Step: next, Reached: steps[next-1].Reached, Ordered: true}
-	message := command.NewEvent("rollout", &events.Overlay{ID: r.ID, Kind: ident.Rollout, Reason: a.reason, Rollout: staging})
-	return a.rolled(ctx, r, message, fmt.Sprintf("%s has reached %s, step %d of %d", r.ID, staging.Reached, next, len(steps)))
+	p.Done = fmt.Sprintf("%s has reached %s, step %d of %d", r.ID, staging.Reached, next, len(steps))
+	return p.steer(r, &events.Overlay{ID: r.ID, Kind: ident.Rollout, Reason: p.Intent.Reason, Rollout: staging})
 }
 
 func abort() *cobra.Command {
@@ -163,55 +167,49 @@ others. What the sources offer now is not served until they offer something else
 ` + "`meshlog rollout promote --all`" + ` gives it to all proxies.`,
 		Example: `  meshlog rollout abort --data data/ --reason "errors in the canary"`,
 	}
-	a := &act{}
+	var a act
 	a.reasonFlag(cmd)
 	a.flags(cmd)
 	return command.Live(cmd, func(ctx context.Context, e *command.Env, args []string) error {
 		if err := a.checkReason(); err != nil {
 			return err
 		}
-		if err := a.open(ctx, e); err != nil {
-			return err
-		}
-		if err := a.read(ctx); err != nil {
-			return err
-		}
-		r, err := a.rollout(args, false)
-		if err != nil {
-			return err
-		}
-		return a.abort(ctx, r)
+		return a.run(ctx, e, Intent{Act: ActAbort, ID: first(args)})
 	})
 }
 
-func (a *act) abort(ctx context.Context, r *fold.Rollout) error {
+// abort plans to stop a rollout.
+func (p *Plan) abort(ctx context.Context) error {
+	if err := p.read(ctx); err != nil {
+		return err
+	}
+	r, err := p.rollout(false)
+	if err != nil {
+		return err
+	}
+	p.Done = "Stopped " + r.ID
 	staging := &ident.Staging{State: ident.RolloutStopped, Step: r.Rollout.Step, Ordered: true}
-	message := command.NewEvent("rollout", &events.Overlay{ID: r.ID, Kind: ident.Rollout, Reason: a.reason, Rollout: staging})
-	return a.rolled(ctx, r, message, "Stopped "+r.ID)
+	return p.steer(r, &events.Overlay{ID: r.ID, Kind: ident.Rollout, Reason: p.Intent.Reason, Rollout: staging})
 }
 
 // errOvertaken says that another record about a rollout came first.
 var errOvertaken = errors.New("it has changed meanwhile; `meshlog rollout status` shows it")
 
-// rolled appends a message about r, and prints what it has done.
-func (a *act) rolled(ctx context.Context, r *fold.Rollout, message events.Event, done string) error {
-	if finished, err := a.do(ctx, r.ID, []events.Event{message}); finished || err != nil {
-		return err
-	}
-	if err := a.read(ctx); err != nil {
-		return err
-	}
-	o := message.Body.(*events.Overlay)
-	if i := slices.IndexFunc(a.fold.Rollouts(), func(x fold.Rollout) bool { return x.ID == r.ID }); i >= 0 && !o.Remove {
-		if is := a.fold.Rollouts()[i].Rollout; is.State != o.Rollout.State || is.Step < o.Rollout.Step {
-			return fmt.Errorf("%s: %w", r.ID, errOvertaken)
+// steer proposes a message about r, and has Do find out whether it counted.
+func (p *Plan) steer(r *fold.Rollout, o *events.Overlay) error {
+	p.Intent.ID, p.step = r.ID, r.Rollout.Step
+	p.more = func(ctx context.Context) ([]events.Event, error) {
+		if err := p.read(ctx); err != nil {
+			return nil, err
 		}
+		for _, x := range p.fold.Rollouts() {
+			if x.ID == r.ID && !o.Remove && (x.Rollout.State != o.Rollout.State || x.Rollout.Step < o.Rollout.Step) {
+				return nil, fmt.Errorf("%s: %w", r.ID, errOvertaken)
+			}
+		}
+		return nil, nil
 	}
-	a.env.Print(a.view, func() {
-		a.show()
-		a.env.Line("%s, in version %s.", done, a.view.Version)
-	})
-	return nil
+	return p.propose(r.ID, []events.Event{command.NewEvent("rollout", o)})
 }
 
 // oneLine returns text in one line, and at most so many bytes of it.
