@@ -10,8 +10,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
-	"path/filepath"
 	"sync/atomic"
 	"time"
 
@@ -24,11 +22,7 @@ import (
 	"meshlog.dev/services/internal/process"
 	"meshlog.dev/services/operate/past"
 	"meshlog.dev/store"
-	"meshlog.dev/store/bolt"
 )
-
-// keptVersions is how many versions the copy has at most, the latest included.
-const keptVersions = 5000
 
 // Log is a log to copy.
 type Log interface {
@@ -45,7 +39,7 @@ type Chain interface {
 // Mirror is a copy. Run writes it; all else is safe for concurrent use beside it.
 type Mirror struct {
 	log      *logcopy.Copy
-	versions *bolt.Store
+	versions store.Store
 	logger   *slog.Logger
 	// OnVersion is called by Run with each version that is new on the chain; nil: nobody asks.
 	OnVersion func(*store.Manifest)
@@ -54,27 +48,9 @@ type Mirror struct {
 	blobs                            chan struct{} // wakes who copies blobs
 }
 
-// Open opens the copy in a data directory, or begins one.
-func Open(data string, limits logcopy.Limits, logger *slog.Logger) (*Mirror, error) {
-	versionsFile, logFile := process.VersionsFile(data, "console"), process.LogFile(data)
-	if err := os.MkdirAll(filepath.Dir(versionsFile), 0o700); err != nil {
-		return nil, fmt.Errorf("data directory: %w", err)
-	}
-	log, damage, err := logcopy.Open(logFile, limits)
-	if err != nil {
-		return nil, err
-	}
-	if damage != nil {
-		logger.Warn("the console copies the log again", "file", logFile, "reason", damage)
-	}
-	versions, damaged, err := bolt.Open(versionsFile, store.Retention{Versions: keptVersions, Age: limits.Age})
-	if err != nil {
-		return nil, errors.Join(err, log.Close())
-	}
-	if damaged != nil {
-		logger.Warn("the console copies the versions again", "file", versionsFile, "reason", damaged)
-	}
-	return &Mirror{log: log, versions: versions, logger: logger, blobs: make(chan struct{}, 1)}, nil
+// New returns a mirror that keeps its copy in a log and a store, which belong to it from then on.
+func New(log *logcopy.Copy, versions store.Store, logger *slog.Logger) *Mirror {
+	return &Mirror{log: log, versions: versions, logger: logger, blobs: make(chan struct{}, 1)}
 }
 
 // Close closes the files.

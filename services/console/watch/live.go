@@ -6,22 +6,21 @@ import (
 	"time"
 
 	"meshlog.dev/events"
-	"meshlog.dev/events/natslog"
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
+	"meshlog.dev/services/console/mirror"
 	"meshlog.dev/services/internal/bus"
 	"meshlog.dev/services/internal/process"
 	"meshlog.dev/services/operate/command"
 	"meshlog.dev/services/operate/inspect"
 	"meshlog.dev/services/operate/past"
 	"meshlog.dev/store"
-	"meshlog.dev/store/natsfeed"
 )
 
 // Live is a mesh that a bus reaches.
 type Live struct {
 	*Mesh  // its past is on the bus
-	events *natslog.Log
-	chain  *natsfeed.Feed
+	events mirror.Log
+	chain  mirror.Chain
 }
 
 // Open opens the mesh that a connection reaches. It fails while a builder has not made the

@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"os"
+	"path/filepath"
 	"sync/atomic"
 	"time"
 
@@ -21,6 +23,8 @@ import (
 	"meshlog.dev/services/internal/logcopy"
 	"meshlog.dev/services/internal/process"
 	"meshlog.dev/services/operate/command"
+	"meshlog.dev/store"
+	"meshlog.dev/store/bolt"
 )
 
 // Settings of the console. The flags' texts describe them.
@@ -178,13 +182,39 @@ func (s *Settings) keep(data string, log *slog.Logger) (k kept, err error) {
 		log.Warn("the console keeps no copy and records nothing: without the bus it shows what it has read before; give --data")
 		return k, nil
 	}
-	if k.mirror, err = mirror.Open(data, logcopy.Limits{Bytes: int64(s.CopyMiB) << 20, Age: s.History}, log); err != nil {
+	if k.mirror, err = s.mirror(data, log); err != nil {
 		return k, err
 	}
 	if k.recorder, err = record.Open(data, log); err != nil {
 		return k, errors.Join(err, k.mirror.Close())
 	}
 	return k, nil
+}
+
+// keptVersions is how many versions the copy has at most, the latest included.
+const keptVersions = 5000
+
+// mirror opens the copy in a data directory, or begins one.
+func (s *Settings) mirror(data string, log *slog.Logger) (*mirror.Mirror, error) {
+	versionsFile, logFile := process.VersionsFile(data, "console"), process.LogFile(data)
+	if err := os.MkdirAll(filepath.Dir(versionsFile), 0o700); err != nil {
+		return nil, fmt.Errorf("data directory: %w", err)
+	}
+	records, damage, err := logcopy.Open(logFile, logcopy.Limits{Bytes: int64(s.CopyMiB) << 20, Age: s.History})
+	if err != nil {
+		return nil, err
+	}
+	if damage != nil {
+		log.Warn("the console copies the log again", "file", logFile, "reason", damage)
+	}
+	versions, damaged, err := bolt.Open(versionsFile, store.Retention{Versions: keptVersions, Age: s.History})
+	if err != nil {
+		return nil, errors.Join(err, records.Close())
+	}
+	if damaged != nil {
+		log.Warn("the console copies the versions again", "file", versionsFile, "reason", damaged)
+	}
+	return mirror.New(records, versions, log), nil
 }
 
 func (k *kept) close() {
