@@ -243,9 +243,9 @@ func (a *attackRig) send(q attackRequest) *httptest.ResponseRecorder {
 }
 
 // form gets the page of an act as a browser on this machine, and returns what confirms it.
-func (a *attackRig) form(path string) (token, cookie string) {
+func (a *attackRig) form(path string, headers map[string]string) (token, cookie string) {
 	a.Helper()
-	w := a.send(attackRequest{method: "GET", path: path, from: localFrom, host: localHost})
+	w := a.send(attackRequest{method: "GET", path: path, from: localFrom, host: localHost, headers: headers})
 	found := tokenField.FindStringSubmatch(w.Body.String())
 	result := w.Result()
 	defer result.Body.Close()
@@ -305,7 +305,7 @@ func TestActAttacks(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			q := attackRequest{method: "POST", path: "/act/freeze", from: localFrom, host: localHost}
 			if c.a == acting {
-				q.token, q.cookie = acting.form(path)
+				q.token, q.cookie = acting.form(path, nil)
 			}
 			before := c.a.last(t.Context())
 			c.change(&q)
@@ -326,12 +326,19 @@ func TestActAttacks(t *testing.T) {
 			t.Errorf("status %d:\n%s", w.Code, body)
 		}
 	})
+	t.Run("this machine, with the token", func(t *testing.T) {
+		q := attackRequest{method: "POST", path: "/act/rollback", from: localFrom, host: localHost, headers: bearer}
+		q.token, q.cookie = guarded.form(address("/act/rollback", "version", m.first, "object", "VirtualService/demo/shop"), bearer)
+		if w := guarded.send(q); w.Code != http.StatusSeeOther {
+			t.Errorf("status %d:\n%s", w.Code, w.Body)
+		}
+	})
 }
 
 // twice sends a form twice: it counts once.
 func (a *attackRig) twice(t *testing.T, path string) {
 	q := attackRequest{method: "POST", path: "/act/freeze", from: localFrom, host: localHost}
-	q.token, q.cookie = a.form(path)
+	q.token, q.cookie = a.form(path, nil)
 	if w := a.send(q); w.Code != http.StatusSeeOther {
 		t.Fatalf("once: status %d:\n%s", w.Code, w.Body)
 	}
@@ -349,7 +356,7 @@ func testStranger(t *testing.T, m *mesh) {
 	key, _ := operator(t)
 	other := m.attack(key, "")
 	q := attackRequest{method: "POST", path: "/act/rollback", from: localFrom, host: localHost}
-	q.token, q.cookie = other.form(address("/act/rollback", "version", m.first))
+	q.token, q.cookie = other.form(address("/act/rollback", "version", m.first), nil)
 	before := other.last(t.Context())
 	if w := other.send(q); w.Code != http.StatusConflict || !strings.Contains(w.Body.String(), "is the key of no operator in the MeshPolicy") {
 		t.Errorf("status %d:\n%s", w.Code, w.Body)

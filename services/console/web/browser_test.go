@@ -166,6 +166,7 @@ func TestBrowser(t *testing.T) {
 		{"routes", address("/routes", "proxy", app)},
 		{"act", address("/act/rollback", "version", m.first, "object", "VirtualService/demo/shop")},
 		{"act to fill in", "/act/pin"},
+		{"envoy", address("/envoy", "proxy", app, "admin", envoy(t, app, nil))},
 		{"sources", "/sources"},
 		{"problems", "/problems"},
 		{"error", "/nothing"},

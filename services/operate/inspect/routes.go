@@ -63,7 +63,7 @@ func RoutesOf(s command.Served) (*Routes, error) {
 		for _, x := range set.Resources {
 			c := new(routev3.RouteConfiguration)
 			if err := proto.Unmarshal(x.Value(), c); err != nil {
-				return nil, fmt.Errorf("RouteConfiguration %s: %w", x.Name, err)
+				return nil, fmt.Errorf("routes %s: %w", x.Name, err)
 			}
 			r.add(c, "route/"+x.Name, "")
 		}
@@ -72,7 +72,7 @@ func RoutesOf(s command.Served) (*Routes, error) {
 		for _, x := range set.Resources {
 			l := new(listenerv3.Listener)
 			if err := proto.Unmarshal(x.Value(), l); err != nil {
-				return nil, fmt.Errorf("Listener %s: %w", x.Name, err)
+				return nil, fmt.Errorf("listener %s: %w", x.Name, err)
 			}
 			r.listener(l)
 		}
