@@ -26,6 +26,10 @@ the next one, once enough of them have applied it and its hold time is over. If 
 rejects it, all get the version before.
 
 One rollout runs at a time. What changes meanwhile waits, and is the next one.`,
+		Example: `  meshlog rollout status --data data/
+  meshlog rollout promote --data data/
+  meshlog rollout abort --data data/ --reason "errors in the canary"
+  meshlog rollout run --data data/ --check ./canary-is-fine.sh`,
 	}
 	cmd.AddCommand(rolloutStatus(), promote(), abort(), check())
 	return cmd
