@@ -147,7 +147,9 @@ func (a *act) promote(ctx context.Context, r *fold.Rollout, all bool) error {
 		if r.Rollout.State == ident.RolloutRunning {
 			a.pin = r.ID // it changes what the others are served
 		}
-		message := command.NewEvent("rollout", &events.Overlay{ID: r.ID, Remove: true, Reason: a.reason})
+		message := command.NewEvent("rollout", &events.Overlay{
+			ID: r.ID, Kind: ident.Rollout, Remove: true, Reason: a.reason, Rollout: &ident.Staging{State: r.Rollout.State, Ordered: true},
+		})
 		return a.rolled(ctx, r, message, "All proxies have "+r.ID)
 	}
 	staging := &ident.Staging{State: ident.RolloutRunning, Step: next, Reached: steps[next-1].Reached, Ordered: true}
