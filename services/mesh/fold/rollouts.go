@@ -276,6 +276,9 @@ func (f *Fold) Running() string {
 	return ""
 }
 
+// HasView reports whether there is a pin of that id, or a rollout of that id runs.
+func (f *Fold) HasView(id string) bool { return f.pins[id] != nil || id != "" && id == f.Running() }
+
 // HasOverlay reports whether there is an overlay of that id.
 func (f *Fold) HasOverlay(id string) bool { return f.overlays[id] != nil }
 
