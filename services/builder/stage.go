@@ -127,6 +127,9 @@ func (m *Machine) rollOut(ctx context.Context) error {
 
 // notice notes since when this builder knows the step of the running rollout.
 func (m *Machine) notice(now time.Time) {
+	if now.Before(m.staging.seen) {
+		m.staging.seen = now // the clock was set back
+	}
 	for _, r := range m.ledger.Fold().Rollouts() {
 		if r.Rollout.State == ident.RolloutRunning && (m.staging.seenID != r.ID || m.staging.seenAt != r.Rollout.Step) {
 			m.staging.seen, m.staging.seenID, m.staging.seenAt = now, r.ID, r.Rollout.Step
