@@ -128,8 +128,10 @@ func checkOverlay(o *eventv1.Overlay) error {
 		return err
 	case !known:
 		return fmt.Errorf("kind: this build does not know %d", kind)
-	case o.GetRemove() && (kind != 0 && !quarantine && !rollout || len(o.GetValues()) != 0 || o.GetScope() != nil || o.GetProxies() != nil || o.GetRollout() != nil || o.GetBatch() != nil):
-		return errors.New("remove: values, scope, proxies, rollout and batch must be absent in a removal, and kind too, or QUARANTINE or ROLLOUT")
+	case o.GetRemove() && (kind != 0 && !quarantine && !rollout || len(o.GetValues()) != 0 || o.GetScope() != nil || o.GetProxies() != nil || o.GetBatch() != nil):
+		return errors.New("remove: values, scope, proxies and batch must be absent in a removal, and kind too, or QUARANTINE or ROLLOUT")
+	case o.GetRemove() && rollout != (o.GetRollout().GetState() != 0):
+		return errors.New("rollout: a removal has the state of the rollout that it removes, and kind ROLLOUT, or neither")
 	case o.GetRemove():
 		return nil
 	case kind == 0:

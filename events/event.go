@@ -119,8 +119,9 @@ type Overlay struct {
 	Rollout *ident.Staging
 	// Batch is set if a Rollback or a Pin spans several events with one ID.
 	Batch Batch
-	// Remove removes the overlay with this ID. Kind is then Quarantine or Rollout if a
-	// builder removes one, and zero if an operator does.
+	// Remove removes the overlay with this ID. Kind is then Quarantine if a builder removes
+	// one, and zero if an operator does. The removal of a Rollout has its Kind, and counts
+	// only if it is in that State still.
 	Remove bool
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -21,6 +22,10 @@ type staging struct {
 	tries    int            // how often they were put into one
 	unstaged string         // what was published to all proxies at once, and why; empty: nothing
 	progress rollout.Progress
+	// When this builder saw the step of the running rollout first.
+	seen   time.Time
+	seenID string
+	seenAt int // the step
 }
 
 // stageTries is how often the leader puts changes into a rollout before it publishes them
@@ -111,12 +116,25 @@ func (m *Machine) rollOut(ctx context.Context) error {
 	}
 	now := m.cfg.Now()
 	heard, complete := m.jury.Heard(now)
-	progress, overlays := rollout.Next(now, f, m.draft.world.Policy().Rollout, heard, complete)
+	m.notice(now)
+	progress, overlays := rollout.Next(now, m.staging.seen, f, m.draft.world.Policy().Rollout, heard, complete)
 	if m.staging.progress = progress; len(overlays) == 0 {
 		return nil
 	}
 	_, err := m.roll(ctx, overlays)
 	return err
+}
+
+// notice notes since when this builder knows the step of the running rollout.
+func (m *Machine) notice(now time.Time) {
+	if now.Before(m.staging.seen) {
+		m.staging.seen = now // the clock was set back
+	}
+	for _, r := range m.ledger.Fold().Rollouts() {
+		if r.Rollout.State == ident.RolloutRunning && (m.staging.seenID != r.ID || m.staging.seenAt != r.Rollout.Step) {
+			m.staging.seen, m.staging.seenID, m.staging.seenAt = now, r.ID, r.Rollout.Step
+		}
+	}
 }
 
 // rollouts returns the rollouts of the fold, for reports.
@@ -131,7 +149,7 @@ func (m *Machine) rollouts() (all []*reportv1.Rollout) {
 			Id: o.ID, State: is.State.String(), Step: uint32(is.Step), Steps: uint32(len(steps)), Objects: uint32(len(o.Values)),
 			Reason: o.Reason, Since: timestamppb.New(is.Since), Reached: is.Reached.String(),
 		}
-		if p := m.staging.progress; p.ID == o.ID && p.Step == is.Step {
+		if p := m.staging.progress; is.State == ident.RolloutRunning && p.ID == o.ID && p.Step == is.Step {
 			r.Streams, r.Applied, r.WaitsFor = p.Streams, p.Applied, p.WaitsFor
 		}
 		all = append(all, r)

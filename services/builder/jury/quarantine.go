@@ -50,7 +50,7 @@ func (j *Jury) Propose(now time.Time, f *fold.Fold, worlds Worlds) ([]*events.Ov
 	for _, o := range f.Quarantines() {
 		// A group of pieces of which one has changed gets another chance: that one
 		// may have been to blame for all.
-		if !slices.ContainsFunc(o.Values, func(v ident.OverlayValue) bool { return !j.stands(v.Resource) }) {
+		if !slices.ContainsFunc(o.Values, func(v ident.OverlayValue) bool { return !j.stands(f, v.Resource) }) {
 			continue
 		}
 		proposed = append(proposed, &events.Overlay{ID: o.ID, Kind: ident.Quarantine, Reason: "its content has changed", Remove: true})
@@ -86,7 +86,7 @@ func (j *Jury) keepClasses(f *fold.Fold) {
 	var classes []gate.ClassOf
 	add := func(x ident.Rejected, encoded []byte) {
 		if of, ok := classOf(x, encoded); ok {
-			classes = append(classes, of)
+			classes = append(classes, present(f, of))
 		}
 	}
 	for _, o := range f.Quarantines() {
@@ -116,9 +116,18 @@ func classOf(x ident.Rejected, encoded []byte) (of gate.ClassOf, ok bool) {
 
 // stands reports whether what is in quarantine is still generated at the position
 // of the fold.
-func (j *Jury) stands(q *ident.Resource) bool {
+func (j *Jury) stands(f *fold.Fold, q *ident.Resource) bool {
 	of, ok := classOf(q.Rejected, q.Class)
-	return ok && j.gate.Stands(of, q)
+	return ok && j.gate.Stands(present(f, of), q)
+}
+
+// present returns a class in a view that has ended as it is now: its proxies are served what
+// all others are.
+func present(f *fold.Fold, of gate.ClassOf) gate.ClassOf {
+	if view := of.Class.Pin(of.Type); view != "" && !f.HasView(view) {
+		return inView(of, "")
+	}
+	return of
 }
 
 // condemn proposes quarantines of guilty suspects.

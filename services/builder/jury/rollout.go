@@ -30,6 +30,9 @@ func (j *Jury) Heard(now time.Time) (all []rollout.Heard, complete bool) {
 		}
 		all = append(all, h)
 	}
+	if now.Before(j.since) {
+		j.since = now // the clock was set back
+	}
 	return all, now.Sub(j.since) >= allReport
 }
 

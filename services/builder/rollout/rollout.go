@@ -49,7 +49,7 @@ func Plan(f *fold.Fold, steps []world.RolloutStep, before *store.Snapshot, delta
 	if len(steps) == 0 { // the policy stages no more
 		for _, r := range []*fold.Rollout{s.running, s.waiting} {
 			if r != nil {
-				all = append(all, remove(r.ID, "MeshPolicy.rollout is no longer set"))
+				all = append(all, remove(r, "MeshPolicy.rollout is no longer set"))
 			}
 		}
 		return all, false, nil
@@ -66,8 +66,11 @@ func Plan(f *fold.Fold, steps []world.RolloutStep, before *store.Snapshot, delta
 		return s.begin(f, steps), false, nil
 	}
 	for _, r := range s.stopped {
-		if len(r.Values) == 0 {
-			all = append(all, remove(r.ID, "the sources offer other values"))
+		if b, found := before.Get(ident.OverlayRow(r.ID)); found && len(r.Values) == 0 {
+			if was, err := world.UnmarshalOverlay(r.ID, b); err != nil || len(was.Values) > 0 {
+				continue // what lifts is a change of the next version, and not an end
+			}
+			all = append(all, remove(&r, "the sources offer other values"))
 		}
 	}
 	return all, false, nil
@@ -80,14 +83,10 @@ func (s *state) begin(f *fold.Fold, steps []world.RolloutStep) []*events.Overlay
 	return append([]*events.Overlay{begun}, waits(newID(f), nil)...)
 }
 
-// end returns the overlays that give the running rollout to all proxies, and begin the one
-// that waits if it has values.
-func (s *state) end(f *fold.Fold, steps []world.RolloutStep) []*events.Overlay {
-	all := []*events.Overlay{remove(s.running.ID, "all steps are done")}
-	if s.waiting != nil && len(s.waiting.Values) > 0 {
-		all = append(all, s.begin(f, steps)...)
-	}
-	return all
+// end returns the overlay that gives the running rollout to all proxies. Plan begins the one
+// that waits.
+func (s *state) end() []*events.Overlay {
+	return []*events.Overlay{remove(s.running, "all steps are done")}
 }
 
 // at returns the overlay that makes a rollout as far as a step, from 1.
@@ -104,8 +103,9 @@ func Stop(r *fold.Rollout, reason string) *events.Overlay {
 	}
 }
 
-func remove(id, reason string) *events.Overlay {
-	return &events.Overlay{ID: id, Kind: ident.Rollout, Reason: reason, Remove: true}
+// remove returns the removal of a rollout that is as it was when that was decided.
+func remove(r *fold.Rollout, reason string) *events.Overlay {
+	return &events.Overlay{ID: r.ID, Kind: ident.Rollout, Reason: reason, Remove: true, Rollout: &ident.Staging{State: r.Rollout.State}}
 }
 
 // newID names a rollout by the position at which it was first needed.
@@ -165,7 +165,7 @@ func lacking(f *fold.Fold, before *store.Snapshot, delta store.Delta) ([]ident.O
 			return same(v, was) || same(v, wasReached) || f.EndpointsOnly(k, was, v) || f.EndpointsOnly(k, wasReached, v)
 		}
 		switch {
-		case !may(others):
+		case !may(others) && !(h.rolledBack(k) && f.HasValue(f.Running(), k)): // else it is as before the rollback
 		case !may(reached) && h.runs != "" && h.runs == f.Running() && h.has(h.runs, k):
 			was = wasReached // those that it has reached stay on what they have
 		default:
@@ -273,13 +273,20 @@ func (h *head) served(k ident.Key) (reached, others *ident.Value, err error) {
 	return reached, others, err
 }
 
+func (h *head) rolledBack(k ident.Key) bool {
+	return slices.ContainsFunc(h.over[k], func(w word) bool { return w.of.Kind == ident.Rollback })
+}
+
 func (h *head) has(rollout string, k ident.Key) bool {
 	return slices.ContainsFunc(h.over[k], func(w word) bool { return w.of.ID == rollout })
 }
 
-// released reports whether a rollout with k was removed: its values are for all proxies.
+// released reports whether an operator has given what was stopped to all proxies: a stopped
+// rollout with k was removed.
 func (h *head) released(f *fold.Fold, k ident.Key) bool {
-	return slices.ContainsFunc(h.over[k], func(w word) bool { return w.of.Kind == ident.Rollout && f.OverlayRemoved(w.of.ID) })
+	return slices.ContainsFunc(h.over[k], func(w word) bool {
+		return w.of.Kind == ident.Rollout && w.of.Rollout.State == ident.RolloutStopped && f.OverlayRemoved(w.of.ID)
+	})
 }
 
 // Progress is how far the running rollout is.
@@ -307,8 +314,9 @@ type Heard struct {
 
 // Next returns how far the running rollout is, and the overlays of its next step, if that
 // waits for nothing. heard are the reports of all frontends; complete: every one had the
-// time to report.
-func Next(now time.Time, f *fold.Fold, steps []world.RolloutStep, heard []Heard, complete bool) (p Progress, all []*events.Overlay) {
+// time to report. seen is when this builder saw the step first: hold times are not longer
+// because the clock of the log is ahead.
+func Next(now, seen time.Time, f *fold.Fold, steps []world.RolloutStep, heard []Heard, complete bool) (p Progress, all []*events.Overlay) {
 	s := stateOf(f)
 	if s.running == nil {
 		return p, nil
@@ -316,7 +324,7 @@ func Next(now time.Time, f *fold.Fold, steps []world.RolloutStep, heard []Heard,
 	n := s.running.Rollout.Step
 	p.ID, p.Step = s.running.ID, n
 	if n > len(steps) { // the policy has fewer steps now
-		return p, s.end(f, steps)
+		return p, s.end()
 	}
 	begun, behind := ident.Position{Epoch: f.Position().Epoch, Seq: s.running.Seq}, ""
 	for _, h := range heard {
@@ -332,6 +340,9 @@ func Next(now time.Time, f *fold.Fold, steps []world.RolloutStep, heard []Heard,
 		}
 	}
 	step, since := steps[n-1], s.running.Rollout.Since
+	if seen.Before(since) {
+		since = seen
+	}
 	switch {
 	case !complete:
 		p.WaitsFor = "the reports of all frontends"
@@ -346,7 +357,7 @@ func Next(now time.Time, f *fold.Fold, steps []world.RolloutStep, heard []Heard,
 	case step.Manual:
 		p.WaitsFor = WaitsForOperator
 	case n == len(steps):
-		return p, s.end(f, steps)
+		return p, s.end()
 	default:
 		return p, []*events.Overlay{at(s.running.ID, ident.RolloutRunning, n+1, steps)}
 	}

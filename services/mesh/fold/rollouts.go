@@ -22,7 +22,10 @@ func (s *step) rollout(e events.Event, o *events.Overlay) {
 	old := s.rollouts[o.ID]
 	switch {
 	case o.Remove && old == nil:
-		return // a builder may remove what it has made
+		return // it is gone
+	case o.Remove && old.Rollout.State != o.Rollout.State:
+		s.warn("overlay-late", fmt.Sprintf("rollout %q is %s, not %s", o.ID, old.Rollout.State, o.Rollout.State), "see `meshlog rollout status`", "nothing changes")
+		return
 	case o.Remove:
 		s.removeOverlay(o.ID)
 		return
@@ -273,8 +276,21 @@ func (f *Fold) Running() string {
 	return ""
 }
 
+// HasView reports whether there is a pin of that id, or a rollout of that id runs.
+func (f *Fold) HasView(id string) bool { return f.pins[id] != nil || id != "" && id == f.Running() }
+
 // HasOverlay reports whether there is an overlay of that id.
 func (f *Fold) HasOverlay(id string) bool { return f.overlays[id] != nil }
+
+// HasValue reports whether the overlay of that id has a value for k.
+func (f *Fold) HasValue(id string, k ident.Key) bool {
+	o := f.overlays[id]
+	if o == nil {
+		return false
+	}
+	_, has := o.values[k]
+	return has
+}
 
 // OverlayIDs returns the ids of all overlays, sorted.
 func (f *Fold) OverlayIDs() []string { return slices.Sorted(maps.Keys(f.overlays)) }

@@ -156,7 +156,9 @@ func (p *Plan) promote(ctx context.Context) error {
 			p.pin = r.ID // it changes what the others are served
 		}
 		p.Done = "All proxies have " + r.ID
-		return p.steer(r, &events.Overlay{ID: r.ID, Remove: true, Reason: p.Intent.Reason})
+		return p.steer(r, &events.Overlay{
+			ID: r.ID, Kind: ident.Rollout, Remove: true, Reason: p.Intent.Reason, Rollout: &ident.Staging{State: r.Rollout.State, Ordered: true},
+		})
 	}
 	staging := &ident.Staging{State: ident.RolloutRunning, Step: next, Reached: steps[next-1].Reached, Ordered: true}
 	p.Done = fmt.Sprintf("%s has reached %s, step %d of %d", r.ID, staging.Reached, next, len(steps))

@@ -71,6 +71,9 @@ type version struct {
 	said     map[string]bool                // rollbacks and freezes
 	scopes   map[string]ident.Scope         // what they keep as it is
 	pins     map[string]map[ident.Key]value // the values of each pin
+	overlays []world.Overlay
+	stopped  map[ident.Key]bool // by rollouts
+	queued   map[ident.Key]bool // by the rollout that waits
 	holds    []hold
 
 	quarantined map[subject]bool
@@ -130,8 +133,17 @@ func (v *version) read() {
 		}
 	}
 	slices.SortFunc(overlays, func(a, b world.Overlay) int { return compareStrings(a.ID, b.ID) })
-	v.eff = maps.Clone(v.src)
+	v.eff, v.overlays = maps.Clone(v.src), overlays
+	v.stopped, v.queued = map[ident.Key]bool{}, map[ident.Key]bool{}
 	for _, o := range overlays {
+		if o.Kind == ident.Rollout {
+			for _, ov := range o.Values {
+				v.stopped[ov.Key] = v.stopped[ov.Key] || o.Rollout.State == ident.RolloutStopped
+				v.queued[ov.Key] = v.queued[ov.Key] || o.Rollout.State == ident.RolloutWaiting
+			}
+			defer func() { v.eff, _ = v.views() }()
+			continue
+		}
 		if o.Kind == ident.Pin {
 			v.said[o.ID] = true
 			v.pins[o.ID] = map[ident.Key]value{}
@@ -240,6 +252,7 @@ func (s *sim) published(u store.Update, seq uint64) {
 	s.checkActs(v)
 	s.checkFrozen(v)
 	s.checkPins(v)
+	s.checkRollouts(v)
 	s.checkBatches(v)
 	s.checkQuarantines(v)
 }
@@ -316,7 +329,7 @@ func (s *sim) checkBatches(v *version) {
 		var shown, missing []change
 		for _, c := range b {
 			switch {
-			case held[c.key] || v.kept(c.key):
+			case held[c.key] || v.kept(c.key) || v.stopped[c.key] || v.queued[c.key]: // README: rollouts and batches
 			case v.eff[c.key] == c.value:
 				shown = append(shown, c)
 			default:
@@ -476,7 +489,7 @@ func (s *sim) unlike(head *version, src *source, held map[ident.Key]bool) *viola
 	}
 	build := head.manifest.GetBuild()
 	for _, k := range sortedKeys(keys) {
-		if !keys[k] || head.kept(k) || k.Kind == src.hidden {
+		if !keys[k] || head.kept(k) || k.Kind == src.hidden || head.stopped[k] {
 			continue
 		}
 		is, served := src.truth[k], head.eff[k]

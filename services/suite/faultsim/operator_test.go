@@ -52,6 +52,9 @@ func (o *operatorProc) act() {
 	if head == nil {
 		return
 	}
+	if s.has("rollout") && s.rnd.IntN(3) == 0 && o.steer(head) {
+		return
+	}
 	switch x := s.rnd.Float64(); {
 	case x < .45 && len(head.holds) > 0:
 		o.remove(head.holds[s.rnd.IntN(len(head.holds))].id)

@@ -194,7 +194,7 @@ func (f *frontendProc) report() {
 		return
 	}
 	p.news, p.told = false, f.s.time()
-	r := &reportv1.FrontendReport{Frontend: f.name, Verdicts: p.verdicts(f.replica.State().PushContext)}
+	r := &reportv1.FrontendReport{Frontend: f.name, Verdicts: p.verdicts(f.replica.State().PushContext), Serving: store.VersionProto(p.version), Reached: p.reached(f.replica.State())}
 	for _, b := range f.s.builders {
 		if !f.s.has("nack") || f.s.heard() {
 			b.reports = append(b.reports, r)

@@ -34,6 +34,7 @@ var faultSets = map[string][]string{
 	"rewind":   {"crash", "rewind", "op"},
 	"retain":   {"crash", "delay", "op", "build", "bad", "nack", "twolead", "files", "disk", "full", "clock", "remove", "trim", "retain", "kinds"},
 	"session":  {"crash", "delay", "window", "files", "small"},
+	"rollout":  append([]string{"rollout"}, allFaults...),
 	"forge":    append([]string{"forge"}, allFaults...),
 	"kinds":    {"crash", "delay", "window", "op", "partial", "clock", "small", "kinds"},
 }
@@ -130,7 +131,7 @@ func newSim(p plan) *sim {
 	if s.most = events.MaxBatch; s.has("small") && s.rnd.IntN(3) == 0 {
 		s.most = 2
 	}
-	if _, err := s.log.Append(context.Background(), policy(s.without), events.Fence{}); err != nil {
+	if _, err := s.log.Append(context.Background(), policy(s.without, s.has("rollout")), events.Fence{}); err != nil {
 		panic(fmt.Sprintf("sim: the policy: %v", err))
 	}
 	return s

@@ -184,12 +184,16 @@ var policyKey = ident.Key{Source: "api", Instance: "default", Kind: "MeshPolicy"
 // policyRecords is the number of records of the policy. No rewind removes them.
 const policyRecords = 3
 
-// policy requires the first source, and lets the guard hold small losses.
-func policy(without map[string]bool) []events.Event {
+// policy requires the first source, and lets the guard hold small losses. staged: changes
+// of configuration reach the proxies by steps.
+func policy(without map[string]bool, staged bool) []events.Event {
 	p := &configv1.MeshPolicy{
 		RequiredSources: []*configv1.RequiredSource{{Source: shardOf(0).Source, Instance: shardOf(0).Instance}},
 		RawResources:    []string{"s0", "s1"}, // of both sources: every proxy is served all of them
 		Guard:           &configv1.Guard{MinKeys: massLoss, MaxLossPercent: 1, Disabled: without["guard"]},
+	}
+	if staged {
+		p.Rollout = rolloutSteps()
 	}
 	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(p)
 	if err != nil {

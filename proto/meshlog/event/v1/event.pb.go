@@ -993,7 +993,8 @@ type Overlay struct {
 	Reason string          `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
 	Values []*OverlayValue `protobuf:"bytes,4,rep,name=values,proto3" json:"values,omitempty"`
 	// Removes the overlay with this id. values is empty, and kind too unless a
-	// builder removes a quarantine or a rollout.
+	// builder removes a quarantine. The removal of a ROLLOUT has its kind and state, and
+	// counts only while it is in that state.
 	Remove bool `protobuf:"varint,5,opt,name=remove,proto3" json:"remove,omitempty"`
 	// In a FREEZE, and in a ROLLBACK of more than single objects: the objects that
 	// stay as they are until the overlay is removed.
