@@ -54,14 +54,14 @@ func Plan(f *fold.Fold, steps []world.RolloutStep, before *store.Snapshot, delta
 		}
 		return all, false, nil
 	}
-	values, err := lacking(f, before, delta)
+	l, err := lacking(f, before, delta)
 	switch {
 	case err != nil:
 		return nil, false, err
 	case s.waiting == nil:
-		return waits(newID(f), values), len(values) > 0, nil
-	case len(values) > 0:
-		return waits(s.waiting.ID, values), true, nil
+		return waits(newID(f), l.values), l.some(), nil
+	case l.some():
+		return s.add(l), true, nil
 	case s.running == nil && len(s.waiting.Values) > 0:
 		return s.begin(f, steps), false, nil
 	}
@@ -122,10 +122,29 @@ func newID(f *fold.Fold) string {
 // a message.
 const maxValues = 400 << 10
 
-// waits returns the overlays that add values to the rollout that waits.
+// add returns the overlays that add what is lacking to the rollout that waits, and correct
+// the one that runs.
+func (s *state) add(l *lack) (all []*events.Overlay) {
+	if len(l.wrong) > 0 {
+		is := s.running.Rollout
+		all = with(s.running.ID, ident.Staging{State: is.State, Step: is.Step, Reached: is.Reached}, l.wrong)
+	}
+	if len(l.values) > 0 {
+		all = append(all, waits(s.waiting.ID, l.values)...)
+	}
+	return all
+}
+
+// waits returns the overlays that make a rollout wait, and add values to it.
 func waits(id string, values []ident.OverlayValue) []*events.Overlay {
+	return with(id, ident.Staging{State: ident.RolloutWaiting}, values)
+}
+
+// with returns the overlays that add values to a rollout which is as far as it was.
+func with(id string, is ident.Staging, values []ident.OverlayValue) []*events.Overlay {
 	next := func() *events.Overlay {
-		return &events.Overlay{ID: id, Kind: ident.Rollout, Rollout: &ident.Staging{State: ident.RolloutWaiting}}
+		staging := is
+		return &events.Overlay{ID: id, Kind: ident.Rollout, Rollout: &staging}
 	}
 	all, size := []*events.Overlay{next()}, 0
 	for _, v := range values {
@@ -142,16 +161,28 @@ func waits(id string, values []ident.OverlayValue) []*events.Overlay {
 	return all
 }
 
-// lacking returns the values of the head that the next version would replace although no
-// rollout has begun with them. Mostly there are none: the fold adds changes to the rollout
-// that waits. It cannot do so before there is one, and if another build judges the log
-// otherwise.
-func lacking(f *fold.Fold, before *store.Snapshot, delta store.Delta) ([]ident.OverlayValue, error) {
+// lack is what no rollout has, or has wrongly.
+type lack struct {
+	// values of the head that the next version would replace although no rollout has begun
+	// with them.
+	values []ident.OverlayValue
+	// wrong are the values of the head for which the running rollout has others: it began
+	// after records that the leader had not read, such as the end of a rollback that no
+	// version has had.
+	wrong []ident.OverlayValue
+}
+
+func (l *lack) some() bool { return len(l.values)+len(l.wrong) > 0 }
+
+// lacking compares the next version with the head. Mostly nothing lacks: the fold adds changes
+// to the rollout that waits. It cannot do so before there is one, and if another build judges
+// the log otherwise.
+func lacking(f *fold.Fold, before *store.Snapshot, delta store.Delta) (*lack, error) {
 	h, keys, err := headOf(f, before, delta)
 	if err != nil {
 		return nil, err
 	}
-	var values []ident.OverlayValue
+	l := &lack{}
 	for _, k := range slices.SortedFunc(maps.Keys(keys), world.CompareKeys) {
 		if !f.Queues(k, nil) || h.released(f, k) {
 			continue
@@ -164,7 +195,10 @@ func lacking(f *fold.Fold, before *store.Snapshot, delta store.Delta) ([]ident.O
 		may := func(v *ident.Value) bool {
 			return same(v, was) || same(v, wasReached) || f.EndpointsOnly(k, was, v) || f.EndpointsOnly(k, wasReached, v)
 		}
+		to := &l.values
 		switch {
+		case !may(others) && f.HasValue(f.Running(), k) && !h.rolledBack(k):
+			to = &l.wrong
 		case !may(others) && !(h.rolledBack(k) && f.HasValue(f.Running(), k)): // else it is as before the rollback
 		case !may(reached) && h.runs != "" && h.runs == f.Running() && h.has(h.runs, k):
 			was = wasReached // those that it has reached stay on what they have
@@ -172,10 +206,10 @@ func lacking(f *fold.Fold, before *store.Snapshot, delta store.Delta) ([]ident.O
 			continue
 		}
 		if f.Queues(k, was) {
-			values = append(values, ident.OverlayValue{Key: k, Value: was})
+			*to = append(*to, ident.OverlayValue{Key: k, Value: was})
 		}
 	}
-	return values, nil
+	return l, nil
 }
 
 func same(a, b *ident.Value) bool {

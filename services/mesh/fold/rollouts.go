@@ -33,7 +33,7 @@ func (s *step) rollout(e events.Event, o *events.Overlay) {
 		s.warn("overlay-used", fmt.Sprintf("the id %q of a rollout was used before", o.ID), "append it again under another id", "nothing changes")
 		return
 	}
-	if why := s.unfit(o.ID, old, o.Rollout); why != "" {
+	if why := s.unfit(o.ID, old, o); why != "" {
 		s.warn("overlay-late", fmt.Sprintf("rollout %q: %s", o.ID, why), "see `meshlog rollout status`", "nothing changes")
 		return
 	}
@@ -49,7 +49,7 @@ func (s *step) rollout(e events.Event, o *events.Overlay) {
 				over.values[k] = v
 			}
 		}
-		if staging.State == ident.RolloutWaiting { // only values are new
+		if staging.State == old.Rollout.State && staging.Step == old.Rollout.Step { // only values are new
 			staging.Since, over.seq = old.Rollout.Since, old.seq
 		}
 	}
@@ -69,7 +69,8 @@ func (s *step) rollout(e events.Event, o *events.Overlay) {
 // unfit returns why a rollout cannot become as far as a record says; empty: it can. At most
 // one waits, and one runs; the steps of one only go forward, and one that was stopped stays
 // so until it is removed.
-func (s *step) unfit(id string, old *overlay, to *ident.Staging) string {
+func (s *step) unfit(id string, old *overlay, o *events.Overlay) string {
+	to := o.Rollout
 	for _, other := range s.sortedRollouts() {
 		if other.ID != id && to.State != ident.RolloutStopped && other.Rollout.State == to.State {
 			return fmt.Sprintf("%s is %s already", other.ID, to.State)
@@ -88,6 +89,8 @@ func (s *step) unfit(id string, old *overlay, to *ident.Staging) string {
 		return "it has not begun"
 	case was.State == ident.RolloutRunning && to.State == ident.RolloutWaiting:
 		return "it has begun"
+	case was.State == ident.RolloutRunning && to.State == ident.RolloutRunning && to.Step == was.Step && len(o.Values) > 0:
+		return "" // the builder corrects values
 	case was.State == ident.RolloutRunning && to.State == ident.RolloutRunning && to.Step <= was.Step:
 		return fmt.Sprintf("it is at step %d already", was.Step)
 	}
@@ -116,7 +119,8 @@ func (s *step) stop(o *overlay) {
 
 // queue adds to the rollout that waits what the record has changed: the value that was
 // served before, if that is the first change since. A change of endpoints, what an
-// operator rolls back, and what a rollout itself changes go to the proxies at once.
+// operator rolls back, what a rollout itself changes, and what returns to the value of one
+// that was stopped go to the proxies at once.
 func (s *step) queue() {
 	next := s.waitingRollout()
 	if next == nil || s.rolling || !s.variant.queues() {
@@ -131,7 +135,7 @@ func (s *step) queue() {
 			continue
 		}
 		is := s.served(k)
-		if sameValue(was, is) || s.rolledBack(k) || was != nil && is != nil && s.judge.EndpointsOnly(k, objectOf(k, was), objectOf(k, is)) {
+		if sameValue(was, is) || s.rolledBack(k) || s.stoppedFor(k) || was != nil && is != nil && s.judge.EndpointsOnly(k, objectOf(k, was), objectOf(k, is)) {
 			continue
 		}
 		if was != nil && s.forbids(k, newValue(k, *was)) {
@@ -151,6 +155,11 @@ func (s *state) without(k ident.Key, o *overlay) *ident.Value {
 // rolledBack reports whether an operator serves an earlier value of k.
 func (s *state) rolledBack(k ident.Key) bool {
 	return slices.ContainsFunc(s.over[k], func(o *overlay) bool { return o.Kind == ident.Rollback })
+}
+
+// stoppedFor reports whether a rollout that was stopped keeps a value of k in service.
+func (s *state) stoppedFor(k ident.Key) bool {
+	return slices.ContainsFunc(s.over[k], func(o *overlay) bool { return o.Kind == ident.Rollout && o.Rollout.State == ident.RolloutStopped })
 }
 
 // rebaseRollouts gives the rollouts the values that they have in the base of a segment. A
@@ -239,10 +248,10 @@ func (f *Fold) ServedTo(k ident.Key) (reached, others *ident.Value) {
 }
 
 // Queues reports whether a rollout may keep v for k, which may be nil: k is of a kind that
-// some proxies may have otherwise, no operator serves an earlier value of it, and its source
-// may publish v.
+// some proxies may have otherwise, neither an operator nor a stopped rollout serves an earlier
+// value of it, and its source may publish v.
 func (f *Fold) Queues(k ident.Key, v *ident.Value) bool {
-	return f.judge.Stages(k.Kind) && !f.rolledBack(k) && (v == nil || !f.forbids(k, newValue(k, *v)))
+	return f.judge.Stages(k.Kind) && !f.rolledBack(k) && !f.stoppedFor(k) && (v == nil || !f.forbids(k, newValue(k, *v)))
 }
 
 // EndpointsOnly reports whether two values of a key, which may be nil, differ in endpoints

@@ -106,11 +106,11 @@ func (s *sim) ended(before, v *version, k ident.Key) bool {
 	return false
 }
 
-// behind returns the value of k that the running rollout has; -1: none.
+// behind returns the value of k that the running rollout or a stopped one has; -1: none.
 func (s *sim) behind(v *version, k ident.Key) value {
 	for _, o := range v.overlays {
 		for _, x := range o.Values {
-			if o.Kind == ident.Rollout && o.ForSome() && x.Key == k {
+			if o.Kind == ident.Rollout && x.Key == k && (o.ForSome() || o.Rollout.State == ident.RolloutStopped) {
 				return valueOfOverlay(x)
 			}
 		}
