@@ -3,6 +3,8 @@ package watch
 import (
 	"context"
 	"errors"
+	"maps"
+	"slices"
 	"time"
 
 	"meshlog.dev/events"
@@ -243,9 +245,20 @@ func (l *Live) learn(ctx context.Context, now *Now) {
 	if err != nil {
 		return
 	}
+	if len(known) >= keptNodes { // make room: those that are connected stay
+		connected := map[string]bool{}
+		for _, p := range now.Proxies {
+			connected[p.ID] = true
+		}
+		known = slices.DeleteFunc(known, func(r *reportv1.ProxyReply) bool { return !connected[r.GetReport().GetId()] })
+		maps.DeleteFunc(l.nodes, func(id string, _ bool) bool { return !connected[id] })
+	}
 	learned := 0
 	for _, p := range now.Proxies {
-		if l.nodes[p.ID] || learned == nodesAtOne {
+		if learned == nodesAtOne || len(known) >= keptNodes {
+			break
+		}
+		if l.nodes[p.ID] {
 			continue
 		}
 		learned++
@@ -261,10 +274,6 @@ func (l *Live) learn(ctx context.Context, now *Now) {
 	}
 	if learned == 0 {
 		return
-	}
-	for len(known) > keptNodes {
-		delete(l.nodes, known[0].GetReport().GetId())
-		known = known[1:]
 	}
 	if err := l.Mirror.SetNodes(known); err != nil {
 		l.log.Warn("nodes of proxies cannot be kept", "error", err)

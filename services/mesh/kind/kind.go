@@ -44,6 +44,8 @@ type Kind struct {
 	// Security: the kind fails closed. A value that cannot be read never falls
 	// back silently.
 	Security bool
+	// AtOnce: what an object permits must end everywhere at once when it is removed.
+	AtOnce bool
 	// State: its objects say what runs now, or hold keys. They are no configuration, so
 	// operators cannot roll them back.
 	State bool
@@ -172,6 +174,6 @@ func (k *Kind) EndpointsOnly(old, new proto.Message) bool {
 }
 
 // Staged reports whether some proxies may have an object of the kind while others have
-// another one: configuration, but neither policies, which must hold everywhere at once,
-// nor the settings of the whole mesh, which say whom proxies trust.
-func (k *Kind) Staged() bool { return !k.State && !k.Security && k.Only == "" }
+// another one: configuration, but neither policies and grants, which must hold everywhere at
+// once, nor the settings of the whole mesh, which say whom proxies trust.
+func (k *Kind) Staged() bool { return !k.State && !k.Security && !k.AtOnce && k.Only == "" }

@@ -120,7 +120,7 @@ var table = []*Kind{
 	object(gatewayGroup, gatewayFromAlpha, "TCPRoute", true),
 	object(gatewayGroup, gatewayFromAlpha, "TLSRoute", true),
 	of[registryv1.Object](Kind{
-		Group: gatewayGroup, Versions: gatewayOlder, Name: "ReferenceGrant", Namespaced: true, Form: Whole, Meaning: Context,
+		Group: gatewayGroup, Versions: gatewayOlder, Name: "ReferenceGrant", Namespaced: true, Form: Whole, Meaning: Context, AtOnce: true,
 		validate: validate.ReferenceGrant,
 	}),
 	object(gatewayGroup, gatewayFromAlpha, "BackendTLSPolicy", true),

@@ -57,7 +57,7 @@ type World struct {
 	overlays map[string]Overlay
 	// quarantines are the overlays over resources; nil: none.
 	quarantines *quarantines
-	aside       []*aside                                // overlays for some proxies, the one that counts first
+	views       []*view                                 // overlays for some proxies, the one that counts first
 	kinds       map[string]table.Table[Name, []*Object] // copies of an object, the winner first; never empty
 
 	// For Diagnostics.

@@ -48,7 +48,7 @@ func (w *World) Apply(c Change) (*World, []ident.Key, error) {
 		n.quarantines = newQuarantines(n.overlays)
 	}
 	if n.parted {
-		n.aside = newAside(n.overlays, w.aside)
+		n.views = newViews(n.overlays, w.views)
 	}
 	return n.made(), changed, nil
 }

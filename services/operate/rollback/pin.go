@@ -24,7 +24,8 @@ func Pin() *cobra.Command {
 		Use: "pin VERSION --proxies SELECTOR --reason TEXT", Short: "Keep some proxies on the configuration of a version", Args: command.Args(1, 1, "VERSION"),
 		Long: `Keep some proxies on the configuration of a version, until ` + "`meshlog unpin`" + ` ends it.
 All other proxies go on. Endpoints, workloads, Secrets, trust bundles, key sets,
-policies, MeshConfig, MeshPolicy and MeshNetworks are the same for all proxies.
+policies, ReferenceGrants, MeshConfig, MeshPolicy and MeshNetworks are the same for all
+proxies.
 
 A SELECTOR has terms with commas between them, and a proxy matches all of them: id=NODE
 (or NODE alone), namespace=NAME, cluster=NAME, or LABEL=VALUE. Of two pins that select a

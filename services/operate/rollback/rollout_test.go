@@ -15,8 +15,8 @@ metadata: {name: default}
 spec: {rollout: {steps: [{percent: 50, manual: true}]}}
 `
 
-// M7: a change waits for an operator, who gives it to all proxies or stops it; what was
-// stopped is served when its source offers another value. It survives a restart.
+// M7: a change waits for an operator, who promotes or aborts it, and a restart does not alter
+// that. After an abort, another value of the object is a new rollout.
 func TestRollout(t *testing.T) {
 	m := operatetest.Start(t, map[string]string{"a.yaml": service("a", "10.0.0.1"), "policy.yaml": stagedPolicy})
 	save(t, m, "b.yaml", service("b", "10.0.0.2"))

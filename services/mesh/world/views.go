@@ -9,23 +9,23 @@ import (
 // MaxPins is how many pins a world may have: each costs a frontend an index of its own.
 const MaxPins = 8
 
-// aside is an overlay for some proxies with its values decoded. It is immutable.
-type aside struct {
+// view is an overlay for some proxies with its values decoded. It is immutable.
+type view struct {
 	Overlay
 	words map[ident.Key]word
 }
 
-// newAside returns the overlays for some proxies, the one that counts first. Values that
+// newViews returns the overlays for some proxies, the one that counts first. Values that
 // were decoded before stay the same objects.
-func newAside(overlays map[string]Overlay, before []*aside) []*aside {
-	var all []*aside
+func newViews(overlays map[string]Overlay, before []*view) []*view {
+	var all []*view
 	for id, o := range overlays {
 		if !o.ForSome() {
 			continue
 		}
-		p := &aside{Overlay: o, words: make(map[ident.Key]word, len(o.Values))}
-		var was *aside
-		if i := slices.IndexFunc(before, func(b *aside) bool { return b.ID == id }); i >= 0 {
+		p := &view{Overlay: o, words: make(map[ident.Key]word, len(o.Values))}
+		var was *view
+		if i := slices.IndexFunc(before, func(b *view) bool { return b.ID == id }); i >= 0 {
 			was = before[i]
 		}
 		for _, v := range o.Values {
@@ -42,7 +42,7 @@ func newAside(overlays map[string]Overlay, before []*aside) []*aside {
 		}
 		all = append(all, p)
 	}
-	slices.SortFunc(all, func(a, b *aside) int { return CompareOverlays(&a.Overlay, &b.Overlay) })
+	slices.SortFunc(all, func(a, b *view) int { return CompareOverlays(&a.Overlay, &b.Overlay) })
 	return all
 }
 
@@ -50,11 +50,11 @@ func newAside(overlays map[string]Overlay, before []*aside) []*aside {
 // latest first, then the rollout that runs. Of those that are for a proxy, the first
 // counts. The caller must not change them.
 func (w *World) Views() []Overlay {
-	if len(w.aside) == 0 {
+	if len(w.views) == 0 {
 		return nil
 	}
-	all := make([]Overlay, len(w.aside))
-	for i, p := range w.aside {
+	all := make([]Overlay, len(w.views))
+	for i, p := range w.views {
 		all[i] = p.Overlay
 	}
 	return all
@@ -63,12 +63,12 @@ func (w *World) Views() []Overlay {
 // SameViews reports whether w and o have the same views for the same proxies, if one was
 // made from the other. Their values may differ.
 func (w *World) SameViews(o *World) bool {
-	return slices.EqualFunc(w.aside, o.aside, func(a, b *aside) bool {
+	return slices.EqualFunc(w.views, o.views, func(a, b *view) bool {
 		return a == b || a.ID == b.ID && a.group() == b.group()
 	})
 }
 
-func (p *aside) group() string {
+func (p *view) group() string {
 	if p.Rollout != nil {
 		return p.Rollout.Reached.String()
 	}
@@ -80,13 +80,13 @@ func (p *aside) group() string {
 // of a rollout under rollbacks. The View has no views. It shares everything else with w,
 // and costs as much as the overlay has values. Without such an overlay it returns w.
 func (w *World) View(id string) (*World, []ident.Key) {
-	i := slices.IndexFunc(w.aside, func(p *aside) bool { return p.ID == id })
+	i := slices.IndexFunc(w.views, func(p *view) bool { return p.ID == id })
 	if i < 0 {
 		return w, nil
 	}
 	n := w.edit()
-	n.aside = nil
-	for k, word := range w.aside[i].words {
+	n.views = nil
+	for k, word := range w.views[i].words {
 		p := n.place(k)
 		p.words = append(slices.Clone(p.words), word)
 		slices.SortFunc(p.words, compareWords)
