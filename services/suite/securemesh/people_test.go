@@ -158,7 +158,7 @@ func (m *mesh) decoded(fails bool, into any, args ...string) {
 func (m *mesh) showsCertificates() {
 	m.Helper()
 	const identity = "spiffe://cluster.local/ns/cart/sa/cart"
-	m.says("certs", m.meshlog("certs"), "IDENTITY +SERIAL +STATE +ENDS +ISSUED +PROOF", identity+" +[0-9a-f]+ +[A-Z ]+ +in [0-9]+s .*ago +join token .*"+cartID)
+	m.says("certs", m.meshlog("certs"), "IDENTITY +SERIAL +STATE +ENDS +ISSUED +PROOF", identity+" +[0-9a-f]+ +[A-Z ]+ +in [0-9]+s (just now|.*ago) +join token .*"+cartID)
 	var certs []struct {
 		Identity, Serial, State, Proof string
 		Issued, Ends                   time.Time
