@@ -108,17 +108,27 @@ func TestPinnedEnvoys(t *testing.T) {
 			return len(r.GetProxies()) == 2 && len(r.GetApplied()) == 1 && store.VersionOf(r.GetApplied()[0].GetVersion()) == v
 		}
 	}
+	answer := func(port int) string {
+		resp, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d/", port))
+		if err != nil {
+			return err.Error()
+		}
+		defer resp.Body.Close()
+		body, _ := io.ReadAll(resp.Body)
+		return resp.Header.Get("version") + " " + string(body)
+	}
+	// An Envoy acknowledges routes before its workers have them, so each has some time.
 	answers := func(step string, want map[string]string) {
 		t.Helper()
-		for name, port := range ports {
-			resp, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d/", port))
-			if err != nil {
-				t.Fatalf("%s: %s: %v", step, name, err)
-			}
-			body, _ := io.ReadAll(resp.Body)
-			resp.Body.Close()
-			if got := resp.Header.Get("version") + " " + string(body); got != want[name] {
-				t.Errorf("%s: %s answers %q, want %q", step, name, got, want[name])
+		tick, limit := time.NewTicker(10*time.Millisecond), time.After(waitLimit)
+		defer tick.Stop()
+		for _, name := range []string{"other", "pinned"} {
+			for got := answer(ports[name]); got != want[name]; got = answer(ports[name]) {
+				select {
+				case <-tick.C:
+				case <-limit:
+					t.Fatalf("%s: %s answers %q, want %q", step, name, got, want[name])
+				}
 			}
 		}
 	}
