@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 
 	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
@@ -46,21 +47,20 @@ type differing struct {
 	was, is *xds.Resource
 }
 
-// of returns what the classes would get in a world that differs in these keys.
-func (i *impact) of(w *world.World, changed []ident.Key) []classesView {
-	catalog := xds.NewCatalog(i.before)
-	type setKey struct {
-		of index.ProxyClass
-		t  ident.ResourceType
-	}
-	before := map[setKey]*xds.Set{}
+// setKey names what proxies of a class get of a type.
+type setKey struct {
+	of index.ProxyClass
+	t  ident.ResourceType
+}
+
+// ofType returns the resources of a type that differ for a class in a next world, in which
+// some inputs differ, and the problems of the type that are new there.
+func (i *impact) ofType(t ident.ResourceType, next *index.PushContext, inputs []index.Input) (map[setKey][]differing, []problem.Diagnostic) {
+	catalog, before := xds.NewCatalog(i.before), map[setKey]*xds.Set{}
 	for _, c := range i.classes {
-		for t := range ident.ResourceTypes {
-			before[setKey{c.Only(t), t}] = catalog.Set(c, t)
-		}
+		before[setKey{c.Only(t), t}] = catalog.Set(c, t)
 	}
-	known := slices.Concat(i.before.Diagnostics(), catalog.Diagnostics())
-	next, inputs := i.before.Next(w, changed)
+	known := catalog.Diagnostics()
 	differs := map[setKey][]differing{}
 	for _, c := range catalog.Update(next, inputs) {
 		k := setKey{c.Class.Only(c.Type), c.Type}
@@ -70,9 +70,37 @@ func (i *impact) of(w *world.World, changed []ident.Key) []classesView {
 			}
 		}
 	}
-	i.problems = slices.DeleteFunc(slices.Concat(next.Diagnostics(), catalog.Diagnostics()), func(d problem.Diagnostic) bool {
-		return slices.Contains(known, d)
-	})
+	return differs, without(catalog.Diagnostics(), known)
+}
+
+// without returns the diagnostics that are not among some.
+func without(all, known []problem.Diagnostic) []problem.Diagnostic {
+	is := map[problem.Diagnostic]bool{}
+	for _, d := range known {
+		is[d] = true
+	}
+	return slices.DeleteFunc(slices.Clone(all), func(d problem.Diagnostic) bool { return is[d] })
+}
+
+// of returns what the classes would get in a world that differs in these keys. It makes the
+// types of resources at once: they have nothing in common.
+func (i *impact) of(w *world.World, changed []ident.Key) []classesView {
+	next, inputs := i.before.Next(w, changed)
+	var of [ident.ResourceTypes]struct {
+		differs  map[setKey][]differing
+		problems []problem.Diagnostic
+	}
+	var types sync.WaitGroup
+	for t := range ident.ResourceTypes {
+		types.Go(func() { of[t].differs, of[t].problems = i.ofType(t, next, inputs) })
+	}
+	types.Wait()
+	differs := map[setKey][]differing{}
+	i.problems = without(next.Diagnostics(), i.before.Diagnostics())
+	for _, one := range of {
+		maps.Copy(differs, one.differs)
+		i.problems = append(i.problems, without(one.problems, i.problems)...)
+	}
 	alike := map[string]*classesView{}
 	for _, c := range i.classes {
 		var all []differing
