@@ -13,10 +13,12 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"meshlog.dev/deploy/testkit/program"
 	"meshlog.dev/deploy/testkit/testport"
@@ -97,20 +99,37 @@ func StartIn(ctx context.Context, dir string, o Options) (*Server, error) {
 
 var errPanicked = errors.New("r-nacos has panicked at its start")
 
-// starts is how often Start starts a server that panics.
-const starts = 5
+const (
+	// starts is how often Start starts a server that fails at its start.
+	starts = 5
+	// startPatience is how long a start may take: it takes one second.
+	startPatience = 20 * time.Second
+)
 
 // Start starts the server, which must not be running, and waits until it is ready. r-nacos
 // 0.8.8 has a race in its start: of some 15 starts one panics in raftapply.rs, and goes on
-// without the part that keeps users and configuration. Such a server is started again.
+// without the part that keeps users and configuration. After that its data may have no leader
+// for ever. Such a server is started again, without the data that its first start has made.
 func (s *Server) Start(ctx context.Context) (err error) {
+	_, none := os.Stat(s.Data)
 	for range starts {
 		s.refusal = ""
-		if err = s.Server.Start(ctx); err == nil || !s.panicked() {
-			break
+		if err = s.startOnce(ctx); err == nil || !s.panicked() && !strings.Contains(s.refusal, "unknown the raft leader") {
+			return err
+		}
+		if none != nil {
+			if err := s.Wipe(); err != nil {
+				return err
+			}
 		}
 	}
 	return err
+}
+
+func (s *Server) startOnce(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, startPatience)
+	defer cancel()
+	return s.Server.Start(ctx)
 }
 
 // panicked reports whether the server that was started last has lost its part for raft.
