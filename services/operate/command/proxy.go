@@ -1,7 +1,6 @@
 package command
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -14,14 +13,12 @@ import (
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/reflect/protoregistry"
 	"sigs.k8s.io/yaml"
 
 	"meshlog.dev/proto/ident"
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
 	"meshlog.dev/services/builder/ledger"
 	"meshlog.dev/services/internal/bus"
-	"meshlog.dev/services/mesh/anytype"
 	"meshlog.dev/services/mesh/index"
 	"meshlog.dev/services/mesh/proxy"
 	"meshlog.dev/services/mesh/xds"
@@ -201,43 +198,6 @@ func ServedOf(content *store.Snapshot, to *proxy.Proxy) (s Served, err error) {
 		s.Sets[t], s.Quarantined[t] = catalog.Replace(t, made, pc.Replacements(t, class.Release(t)))
 	}
 	return s, nil
-}
-
-// Resource decodes a resource, and prints it as Envoy's config dump does.
-func Resource(t ident.ResourceType, r *xds.Resource) (proto.Message, json.RawMessage, error) {
-	of, err := protoregistry.GlobalTypes.FindMessageByURL(t.URL())
-	if err != nil {
-		return nil, nil, err
-	}
-	m := of.New().Interface()
-	err = proto.Unmarshal(r.Value(), m)
-	var b []byte
-	if err == nil {
-		b, err = protojson.MarshalOptions{UseProtoNames: true, Resolver: anytype.Types}.Marshal(m)
-	}
-	if err != nil {
-		return nil, nil, fmt.Errorf("%s %s: %w", t.Message(), r.Name, err)
-	}
-	return m, b, nil
-}
-
-// CompareResources returns the change from before to after, and their messages; nil: there
-// is none, or this build cannot read it.
-func CompareResources(t ident.ResourceType, before, after *xds.Resource) (past.ObjectChange, [2]proto.Message) {
-	var messages [2]proto.Message
-	var docs [2]json.RawMessage
-	var errs [2]error
-	for i, r := range []*xds.Resource{before, after} {
-		if r == nil {
-			continue
-		}
-		if messages[i], docs[i], errs[i] = Resource(t, r); errs[i] != nil {
-			docs[i] = json.RawMessage("null")
-		}
-	}
-	c := past.ObjectChange{Object: t.Message() + " " + cmp.Or(before, after).Name}
-	c.Compare("", docs[0], docs[1], cmp.Or(errs[0], errs[1]))
-	return c, messages
 }
 
 // readNode reads a file with Envoy's bootstrap, whose field "node" it takes, or

@@ -44,6 +44,12 @@ type FieldChange struct {
 // none), and the fields or the document to show. prefix begins the paths of the
 // fields. err is why this build cannot read a document; pass that document as null.
 func (c *ObjectChange) Compare(prefix string, before, after json.RawMessage, err error) {
+	c.CompareRest(prefix, before, after, nil, err)
+}
+
+// CompareRest is Compare of documents without equal elements at the beginning and the end of
+// lists.
+func (c *ObjectChange) CompareRest(prefix string, before, after json.RawMessage, skipped Skipped, err error) {
 	switch {
 	case before == nil:
 		c.Change, c.After = "added", after
@@ -56,7 +62,7 @@ func (c *ObjectChange) Compare(prefix string, before, after json.RawMessage, err
 	case err != nil:
 		c.Before, c.After, c.Unreadable = nil, nil, err.Error()
 	case c.Change == "changed":
-		c.Fields = diffDocuments(prefix, before, after)
+		c.Fields = diffDocuments(prefix, before, after, skipped)
 	}
 }
 

@@ -8,15 +8,19 @@ import (
 	"slices"
 )
 
+// Skipped is how many equal elements were left out at the beginning of the lists of two
+// documents, by the path of the list.
+type Skipped map[string]int
+
 // diffDocuments returns the fields in which two documents differ, in the order of
 // the first. The paths begin with prefix.
-func diffDocuments(prefix string, a, b json.RawMessage) []FieldChange {
+func diffDocuments(prefix string, a, b json.RawMessage, skipped Skipped) []FieldChange {
 	x, err := parse(a)
 	y, errOfB := parse(b)
 	if err != nil || errOfB != nil {
 		return []FieldChange{{prefix, a, b}}
 	}
-	var d differ
+	d := differ{skipped: skipped}
 	d.values(prefix, x, y)
 	return d.changes
 }
@@ -47,7 +51,10 @@ func printValue(v any) json.RawMessage {
 }
 
 // differ collects the fields in which two values differ.
-type differ struct{ changes []FieldChange }
+type differ struct {
+	skipped Skipped
+	changes []FieldChange
+}
 
 func (d *differ) values(path string, a, b any) {
 	switch x := a.(type) {
@@ -111,14 +118,15 @@ func (d *differ) lists(path string, a, b []any) {
 
 // between compares a[i:endA] with b[j:endB].
 func (d *differ) between(path string, a, b []any, i, endA, j, endB int) {
+	at := func(i int) string { return fmt.Sprintf("%s[%d]", path, d.skipped[path]+i) }
 	for ; i < endA && j < endB; i, j = i+1, j+1 {
-		d.values(fmt.Sprintf("%s[%d]", path, j), a[i], b[j])
+		d.values(at(j), a[i], b[j])
 	}
 	for ; i < endA; i++ {
-		d.values(fmt.Sprintf("%s[%d]", path, i), a[i], absent{})
+		d.values(at(i), a[i], absent{})
 	}
 	for ; j < endB; j++ {
-		d.values(fmt.Sprintf("%s[%d]", path, j), absent{}, b[j])
+		d.values(at(j), absent{}, b[j])
 	}
 }
 

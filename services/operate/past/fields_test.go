@@ -38,7 +38,7 @@ func TestDiffDocuments(t *testing.T) {
 		{"no escapes for people", `{"a":"x"}`, `{"a":"<&>"}`, []string{`spec.a: "x" -> "<&>"`}},
 	} {
 		var got []string
-		for _, f := range diffDocuments("spec", []byte(c.a), []byte(c.b)) {
+		for _, f := range diffDocuments("spec", []byte(c.a), []byte(c.b), nil) {
 			got = append(got, f.String())
 		}
 		if diff := cmp.Diff(c.want, got); diff != "" {
