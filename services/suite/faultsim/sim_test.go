@@ -36,6 +36,8 @@ var faultSets = map[string][]string{
 	"session":  {"crash", "delay", "window", "files", "small"},
 	"rollout":  append([]string{"rollout"}, allFaults...),
 	"forge":    append([]string{"forge"}, allFaults...),
+	"sign":     append([]string{"sign"}, allFaults...),
+	"signroll": append([]string{"sign", "rollout"}, allFaults...),
 	"kinds":    {"crash", "delay", "window", "op", "partial", "clock", "small", "kinds"},
 }
 
@@ -70,6 +72,7 @@ type sim struct {
 	log       *memlog.Log
 	gone      []events.Record // records that retention removed from the log
 	forger    forger
+	signer    signer
 	chain     *memstore.Chain
 	sources   []*source
 	watchers  []*watcherProc
@@ -84,6 +87,7 @@ func newSim(p plan) *sim {
 	s := &sim{
 		rnd: rand.New(rand.NewPCG(p.seed, 0)), faults: true,
 		forger:  forger{rand.New(rand.NewPCG(p.seed, 2)), map[ident.Hash]bool{}},
+		signer:  newSigner(p.seed),
 		without: map[string]bool{}, chain: memstore.NewChain(), checks: newChecks(),
 	}
 	has := map[string]bool{}
@@ -131,7 +135,7 @@ func newSim(p plan) *sim {
 	if s.most = events.MaxBatch; s.has("small") && s.rnd.IntN(3) == 0 {
 		s.most = 2
 	}
-	if _, err := s.log.Append(context.Background(), policy(s.without, s.has("rollout")), events.Fence{}); err != nil {
+	if _, err := s.log.Append(context.Background(), policy(s.without, s.has("rollout"), s.has("sign")), events.Fence{}); err != nil {
 		panic(fmt.Sprintf("sim: the policy: %v", err))
 	}
 	return s
@@ -223,6 +227,7 @@ var portRules = map[string]string{
 	"cursor":        "the log confirms every cursor, also one of another history",
 	"guard":         "the policy switches the guard off",
 	"refuse":        "forged records are appended where they belong, as if no reader refused them",
+	"sign":          "the policy names no operators",
 	"fe_report":     "reports that a frontend is ahead of the chain are lost",
 }
 
