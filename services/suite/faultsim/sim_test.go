@@ -29,17 +29,19 @@ type plan struct {
 // The sets of faults by name.
 var faultSets = map[string][]string{
 	"all":      allFaults,
-	"norewind": {"crash", "delay", "op", "build", "bad", "nack", "partial", "twolead", "files", "window", "net", "small", "disk", "trim", "full", "clock", "remove", "kinds"},
+	"norewind": withoutRewind,
 	"expire":   append([]string{"expire"}, allFaults...),
 	"rewind":   {"crash", "rewind", "op"},
 	"retain":   {"crash", "delay", "op", "build", "bad", "nack", "twolead", "files", "disk", "full", "clock", "remove", "trim", "retain", "kinds"},
 	"session":  {"crash", "delay", "window", "files", "small"},
 	"rollout":  append([]string{"rollout"}, allFaults...),
 	"forge":    append([]string{"forge"}, allFaults...),
-	"sign":     append([]string{"sign"}, allFaults...),
-	"signroll": append([]string{"sign", "rollout"}, allFaults...),
+	"sign":     append([]string{"sign"}, withoutRewind...),
+	"signroll": append([]string{"sign", "rollout"}, withoutRewind...),
 	"kinds":    {"crash", "delay", "window", "op", "partial", "clock", "small", "kinds"},
 }
+
+var withoutRewind = []string{"crash", "delay", "op", "build", "bad", "nack", "partial", "twolead", "files", "window", "net", "small", "disk", "trim", "full", "clock", "remove", "kinds"}
 
 var allFaults = []string{"crash", "delay", "rewind", "op", "build", "bad", "nack", "partial", "twolead", "files", "window", "net", "small", "disk", "trim", "full", "clock", "remove", "kinds"}
 
