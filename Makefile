@@ -182,8 +182,8 @@ fuzz: ## Each fuzz test for FUZZTIME (30s)
 	  go test "./$$(dirname "$$file")" -run '^$$' -fuzz "^$${func#func }$$" -fuzztime $(FUZZTIME); done
 
 .PHONY: sim
-sim: ## SEEDS (1000) schedules of failures against the real parts, and as many with forged records, and with rollouts
-	go test ./services/suite/faultsim -count=1 -timeout 0 -run '^Test(Sim|Forged|Rollouts)$$' -v -args -seeds=$(SEEDS)
+sim: ## SEEDS (1000) schedules of failures against the real parts, and as many with forged records, with rollouts, and with operators who sign
+	go test ./services/suite/faultsim -count=1 -timeout 0 -run '^Test(Sim|Forged|Rollouts|Signed)$$' -v -args -seeds=$(SEEDS)
 
 .PHONY: bench
 bench: build tool-envoy tool-nats-server $(API_SERVER) ## Benchmarks; save to ACK, stage by stage; many proxies beside the floor; storms; a Kubernetes cluster; keys, handshakes, policies and certificates

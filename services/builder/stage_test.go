@@ -73,7 +73,13 @@ func stagingB(t *testing.T) (*rig, *driver) {
 // namespaces canary, shop and rest are served by the head; 0: they have none.
 func (r *rig) timeouts() (all [3]int64) {
 	r.t.Helper()
-	pc := index.NewPushContext(r.world())
+	return r.timeoutsIn(r.world())
+}
+
+// timeoutsIn is timeouts of another world than the head's.
+func (r *rig) timeoutsIn(w *world.World) (all [3]int64) {
+	r.t.Helper()
+	pc := index.NewPushContext(w)
 	for i, namespace := range []string{"canary", "shop", "rest"} {
 		class := index.Classify(pc, &proxy.Proxy{ID: "p", Namespace: namespace}).Only(ident.CDS)
 		if made := xds.NewCatalog(pc).Set(class, ident.CDS).Find("b"); made != nil {
@@ -91,7 +97,12 @@ func (r *rig) timeouts() (all [3]int64) {
 func (r *rig) world() *world.World {
 	r.t.Helper()
 	all := r.versions()
-	at, err := r.chain.Fetch(r.t.Context(), store.VersionOf(all[len(all)-1].GetVersion()))
+	return r.worldAt(store.VersionOf(all[len(all)-1].GetVersion()))
+}
+
+func (r *rig) worldAt(v ident.Position) *world.World {
+	r.t.Helper()
+	at, err := r.chain.Fetch(r.t.Context(), v)
 	if err != nil {
 		r.t.Fatal(err)
 	}

@@ -100,7 +100,8 @@ func (s *step) enforce() {
 		s.rules = s.policyRules()
 		s.permitAll(before, func(kind string) bool { return kind == permit.PolicyKind })
 	}
-	if !s.permitAll(was, func(kind string) bool { return kind != permit.PolicyKind }) {
+	s.permitAll(was, func(kind string) bool { return kind != permit.PolicyKind })
+	if was.Equal(s.rules) {
 		return
 	}
 	for _, o := range s.forbiddenHolds() {
@@ -113,20 +114,18 @@ func (s *step) enforce() {
 }
 
 // permitAll judges the entries of some kinds again, of shards about which the rules
-// before decided otherwise, and reports whether there are such shards.
-func (s *step) permitAll(before *permit.Rules, wanted func(kind string) bool) (any bool) {
+// before decided otherwise.
+func (s *step) permitAll(before *permit.Rules, wanted func(kind string) bool) {
 	for _, sh := range s.inOrder() {
 		if before.SameFor(s.rules, sh.name) {
 			continue
 		}
-		any = true
 		for _, e := range slices.SortedFunc(maps.Values(sh.entries), func(a, b *entry) int { return strings.Compare(a.row, b.row) }) {
 			if wanted(e.key.Kind) {
 				s.permit(e)
 			}
 		}
 	}
-	return any
 }
 
 // permit judges e again by the present rules.

@@ -170,6 +170,9 @@ func (a *author) alive(f *Fold, s *speaker) *events.Alive {
 }
 
 func (a *author) overlay(f *Fold, s *speaker) *events.Overlay {
+	if a.choose(3) == 0 {
+		return a.rollout(f, s)
+	}
 	o := &events.Overlay{ID: a.pick("o1", "o2", "o3", "o4"), Kind: ident.Rollback, Reason: "r"}
 	if a.choose(3) == 0 {
 		return &events.Overlay{ID: o.ID, Remove: true}
@@ -211,6 +214,63 @@ func (a *author) overlay(f *Fold, s *speaker) *events.Overlay {
 			v.Value = &p
 		}
 		o.Values = append(o.Values, v)
+	}
+	return o
+}
+
+// rollout mostly goes on with a rollout as a builder or an operator would.
+func (a *author) rollout(f *Fold, s *speaker) *events.Overlay {
+	a.ids++
+	o := &events.Overlay{ID: fmt.Sprint("r", a.ids), Kind: ident.Rollout, Reason: "r", Rollout: &ident.Staging{State: ident.RolloutWaiting}}
+	all := f.Rollouts()
+	if len(all) > 0 && (a.choose(4) > 0 || f.waitingRollout() != nil) {
+		r := all[a.choose(len(all))]
+		o.ID, *o.Rollout = r.ID, *r.Rollout
+		o.Rollout.Since = time.Time{}
+		switch r.Rollout.State {
+		case ident.RolloutWaiting:
+			if a.choose(3) > 0 {
+				o.Rollout.State, o.Rollout.Step = ident.RolloutRunning, 1
+			}
+		case ident.RolloutRunning:
+			switch a.choose(5) {
+			case 0:
+				o.Remove = true
+			case 1:
+				o.Rollout.State = ident.RolloutStopped
+			case 2:
+				o.Rollout.Step++
+			}
+			o.Rollout.Ordered = a.choose(3) == 0
+		case ident.RolloutStopped:
+			o.Remove = true
+		}
+	}
+	if a.rare() {
+		o.ID = a.pick("o1", "o2", "r1", "r2")
+	}
+	if a.rare() {
+		o.Rollout.State = []ident.RolloutState{ident.RolloutWaiting, ident.RolloutRunning, ident.RolloutStopped}[a.choose(3)]
+		o.Rollout.Step = 1 + a.choose(3)
+	}
+	if o.Remove {
+		return &events.Overlay{ID: o.ID, Kind: o.Kind, Remove: true, Rollout: &ident.Staging{State: o.Rollout.State, Ordered: o.Rollout.Ordered}}
+	}
+	if o.Rollout.State == ident.RolloutRunning {
+		o.Rollout.Reached = ident.Group{Percent: 10}
+	} else {
+		o.Rollout.Reached = ident.Group{}
+	}
+	if o.Rollout.State == ident.RolloutStopped || o.Rollout.Ordered || a.choose(3) == 0 {
+		return o
+	}
+	v := ident.OverlayValue{Key: a.key(s)}
+	if a.choose(4) > 0 {
+		p := a.payload(v.Key)
+		v.Value = &p
+	}
+	if !sameValue(v.Value, f.served(v.Key)) { // else there is nothing to keep
+		o.Values = []ident.OverlayValue{v}
 	}
 	return o
 }

@@ -95,6 +95,9 @@ func (f *Fold) judgeEntry(base state, e *entry) {
 	old, seq := hashOf(e.good), e.goodSeq
 	e.good, e.goodSeq = f.variant.lastGood(&base, e.key), 0
 	if e.offered == nil { // its deletion is withheld
+		if f.forbids(e.key, e.good) { // the base may be older than the policy
+			e.good = nil
+		}
 		if hashOf(e.good) == old {
 			e.goodSeq = seq
 		}

@@ -1,6 +1,9 @@
 package kind_test
 
 import (
+	"os"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -34,5 +37,31 @@ func TestStaged(t *testing.T) {
 		"RequestAuthentication", "Secret", "TrustBundle", "WorkloadEntry",
 	}, same); diff != "" {
 		t.Errorf("kinds that are the same for all proxies (-want +got):\n%s", diff)
+	}
+}
+
+// The README of the watchers lists the kinds that a rollout stages.
+func TestStagedInReadme(t *testing.T) {
+	readme, err := os.ReadFile("../../watcher/README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, list, _ := strings.Cut(string(readme), "*What is staged*: objects of the kinds ")
+	list, _, ok := strings.Cut(list, ".\n")
+	if !ok {
+		t.Fatal("the README lists no kinds that are staged")
+	}
+	list = strings.NewReplacer("Gateway (Istio's and Kubernetes')", "Gateway, KubernetesGateway", " and ", ", ").Replace(list)
+	got := strings.Split(list, ", ")
+	slices.Sort(got)
+	var want []string
+	for _, k := range kind.All() {
+		if k.Staged() {
+			want = append(want, k.Name)
+		}
+	}
+	slices.Sort(want)
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("kinds that are staged (-want +got):\n%s", diff)
 	}
 }

@@ -14,7 +14,7 @@ import (
 	"meshlog.dev/store"
 )
 
-// violation names an invariant that does not hold: M1 to M8 or SIM-1 to SIM-10.
+// violation names an invariant that does not hold: M1 to M8 or SIM-1 to SIM-12.
 type violation struct{ invariant, text string }
 
 func (v violation) Error() string { return v.invariant + ": " + v.text }
@@ -253,6 +253,7 @@ func (s *sim) published(u store.Update, seq uint64) {
 	s.checkFrozen(v)
 	s.checkPins(v)
 	s.checkRollouts(v)
+	s.checkEvil(v)
 	s.checkBatches(v)
 	s.checkQuarantines(v)
 }

@@ -63,7 +63,7 @@ func simulate(t *testing.T, setOf func(seed uint64) string) {
 
 // TestSameSeed checks that two runs of a seed have the same trace, byte for byte.
 func TestSameSeed(t *testing.T) {
-	for _, set := range append(slices.Clone(turns), "forge") {
+	for _, set := range append(slices.Clone(turns), "forge", "sign") {
 		for seed := range uint64(4) {
 			p := plan{seed: seed, faults: faultSets[set], trace: true}
 			a, err := run(p)
@@ -86,6 +86,7 @@ func TestWithoutRule(t *testing.T) {
 		{"cursor", "crash,rewind"},
 		{"msgid_session", "delay"},
 		{"refuse", "forge"},
+		{"sign", "sign"},
 	})
 }
 

@@ -14,6 +14,9 @@ func (s *sim) final() {
 	if s.has("forge") && !s.without["refuse"] {
 		s.checkForged()
 	}
+	if s.has("sign") && !s.without["sign"] {
+		s.judgeSigned()
+	}
 	s.replay(checkpoint{build: head.manifest.GetBuild()})
 	for _, c := range s.replayed[max(0, len(s.replayed)-6):] {
 		s.replay(c)
@@ -34,7 +37,11 @@ func (s *sim) final() {
 	}
 	for i, h := range head.holds {
 		ev := events.Event{ID: fmt.Sprintf("approve-%d", i), Body: &events.Overlay{ID: h.id, Remove: true}}
-		if _, err := s.log.Append(context.Background(), []events.Event{ev}, events.Fence{}); err != nil {
+		batch := []events.Event{ev}
+		if s.has("sign") {
+			batch = s.sign(0, batch)
+		}
+		if _, err := s.log.Append(context.Background(), batch, events.Fence{}); err != nil {
 			panic(err)
 		}
 	}

@@ -170,6 +170,9 @@ func (o *operatorProc) append(b *events.Overlay) uint64 {
 }
 
 func (o *operatorProc) appendAll(batch []events.Event) uint64 {
+	if o.s.has("sign") {
+		return o.appendSigned(batch)
+	}
 	for range 5 {
 		ack, err := o.log.Append(context.Background(), batch, events.Fence{})
 		if err == nil {

@@ -76,6 +76,7 @@ func (s *sim) replay(c checkpoint) {
 		if rec.Err != nil && (change.Reset || !change.IsEmpty()) {
 			fail("SIM-9", "record %d is refused (%v) and changes the content", rec.Seq, rec.Err)
 		}
+		s.checkSigned(f, rec, change.Reset || !change.IsEmpty())
 		switch {
 		case change.Reset:
 			content = (*store.Snapshot)(nil).With(contentOf(f))

@@ -53,6 +53,9 @@ func (s *sim) storm() {
 		if s.has("forge") && s.forger.rnd.IntN(12) == 0 {
 			s.forge()
 		}
+		if s.has("sign") && s.signer.rnd.IntN(12) == 0 {
+			s.forgeOperator()
+		}
 		switch x := s.rnd.Float64(); {
 		case x < .05:
 			s.sources[s.rnd.IntN(sources)].op()

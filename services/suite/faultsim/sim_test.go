@@ -29,15 +29,19 @@ type plan struct {
 // The sets of faults by name.
 var faultSets = map[string][]string{
 	"all":      allFaults,
-	"norewind": {"crash", "delay", "op", "build", "bad", "nack", "partial", "twolead", "files", "window", "net", "small", "disk", "trim", "full", "clock", "remove", "kinds"},
+	"norewind": withoutRewind,
 	"expire":   append([]string{"expire"}, allFaults...),
 	"rewind":   {"crash", "rewind", "op"},
 	"retain":   {"crash", "delay", "op", "build", "bad", "nack", "twolead", "files", "disk", "full", "clock", "remove", "trim", "retain", "kinds"},
 	"session":  {"crash", "delay", "window", "files", "small"},
 	"rollout":  append([]string{"rollout"}, allFaults...),
 	"forge":    append([]string{"forge"}, allFaults...),
+	"sign":     append([]string{"sign"}, withoutRewind...),
+	"signroll": append([]string{"sign", "rollout"}, withoutRewind...),
 	"kinds":    {"crash", "delay", "window", "op", "partial", "clock", "small", "kinds"},
 }
+
+var withoutRewind = []string{"crash", "delay", "op", "build", "bad", "nack", "partial", "twolead", "files", "window", "net", "small", "disk", "trim", "full", "clock", "remove", "kinds"}
 
 var allFaults = []string{"crash", "delay", "rewind", "op", "build", "bad", "nack", "partial", "twolead", "files", "window", "net", "small", "disk", "trim", "full", "clock", "remove", "kinds"}
 
@@ -70,6 +74,7 @@ type sim struct {
 	log       *memlog.Log
 	gone      []events.Record // records that retention removed from the log
 	forger    forger
+	signer    signer
 	chain     *memstore.Chain
 	sources   []*source
 	watchers  []*watcherProc
@@ -84,6 +89,7 @@ func newSim(p plan) *sim {
 	s := &sim{
 		rnd: rand.New(rand.NewPCG(p.seed, 0)), faults: true,
 		forger:  forger{rand.New(rand.NewPCG(p.seed, 2)), map[ident.Hash]bool{}},
+		signer:  newSigner(p.seed),
 		without: map[string]bool{}, chain: memstore.NewChain(), checks: newChecks(),
 	}
 	has := map[string]bool{}
@@ -131,7 +137,7 @@ func newSim(p plan) *sim {
 	if s.most = events.MaxBatch; s.has("small") && s.rnd.IntN(3) == 0 {
 		s.most = 2
 	}
-	if _, err := s.log.Append(context.Background(), policy(s.without, s.has("rollout")), events.Fence{}); err != nil {
+	if _, err := s.log.Append(context.Background(), policy(s.without, s.has("rollout"), s.has("sign")), events.Fence{}); err != nil {
 		panic(fmt.Sprintf("sim: the policy: %v", err))
 	}
 	return s
@@ -223,6 +229,7 @@ var portRules = map[string]string{
 	"cursor":        "the log confirms every cursor, also one of another history",
 	"guard":         "the policy switches the guard off",
 	"refuse":        "forged records are appended where they belong, as if no reader refused them",
+	"sign":          "the policy names no operators",
 	"fe_report":     "reports that a frontend is ahead of the chain are lost",
 }
 

@@ -185,8 +185,9 @@ var policyKey = ident.Key{Source: "api", Instance: "default", Kind: "MeshPolicy"
 const policyRecords = 3
 
 // policy requires the first source, and lets the guard hold small losses. staged: changes
-// of configuration reach the proxies by steps.
-func policy(without map[string]bool, staged bool) []events.Event {
+// of configuration reach the proxies by steps. signed: records of operators count with a
+// signature only.
+func policy(without map[string]bool, staged, signed bool) []events.Event {
 	p := &configv1.MeshPolicy{
 		RequiredSources: []*configv1.RequiredSource{{Source: shardOf(0).Source, Instance: shardOf(0).Instance}},
 		RawResources:    []string{"s0", "s1"}, // of both sources: every proxy is served all of them
@@ -194,6 +195,9 @@ func policy(without map[string]bool, staged bool) []events.Event {
 	}
 	if staged {
 		p.Rollout = rolloutSteps()
+	}
+	if signed && !without["sign"] {
+		p.Operators = simOperators()
 	}
 	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(p)
 	if err != nil {
