@@ -84,7 +84,9 @@ type EDSClass struct {
 type LDSClass struct {
 	Pin    string `json:",omitempty"` // the pin, or the rollout, in whose view the class is
 	Client Client
-	Scope  Scope // Services, VirtualServices
+	// Scope has Services and VirtualServices; Rules only if the router passes connections
+	// between networks, or if a DestinationRule says something about connections.
+	Scope Scope
 	// Cluster is the sidecar's Kubernetes cluster, if there are several, because
 	// virtual IPs are each cluster's own (SVC-2).
 	Cluster string

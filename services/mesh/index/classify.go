@@ -28,6 +28,9 @@ func (pc *PushContext) classOf(client Client, namespace string) ProxyClass {
 		LDS: LDSClass{Client: client, Scope: Scope{Services: scope.Services, VirtualServices: scope.VirtualServices}},
 		RDS: RDSClass{Client: client, Scope: scope},
 	}
+	if client != ClientGRPC && pc.rules.shapeConnections() {
+		c.LDS.Scope.Rules = scope.Rules
+	}
 	if client == ClientSidecar {
 		c.RDS.Namespace = scopeOf(pc.services.homes, namespace)
 	}
@@ -171,6 +174,9 @@ func (c *ProxyClass) passThrough(pc *PushContext) {
 // matches.
 func (c *ProxyClass) selectRules(selected SelectorSet) {
 	c.CDS.Scope.Selected, c.EDS.Scope.Selected, c.RDS.Scope.Selected = selected, selected, selected
+	if c.LDS.Scope.Rules != "" {
+		c.LDS.Scope.Selected = selected
+	}
 }
 
 // HasLargeRegexes reports whether a VirtualService has a regular expression that a

@@ -108,6 +108,9 @@ func (pc *PushContext) Structure() []string {
 	for at, ids := range pc.rules.credentials.All() {
 		line("credentials %v %v", at, ids)
 	}
+	for at, ids := range pc.rules.connections.All() {
+		line("connections %v %v", at, ids)
+	}
 	for at, names := range pc.rules.reach.All() {
 		line("reach %v %v", at, names)
 	}

@@ -254,4 +254,7 @@ func (e *serviceEdit) doneList(x *serviceIndex, lists map[string][]*Service, sco
 	}
 	e.changed(Input{Kind: InputServices, A: scope})
 	lists[scope] = editList(lists[scope], moved)
+	if scope == "" && len(lists[scope]) == 0 {
+		delete(lists, scope) // as if there had been no service
+	}
 }

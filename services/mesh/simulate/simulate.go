@@ -193,7 +193,11 @@ func (p *Proxy) Call(c Call) Outcome {
 		return o
 	}
 	o.Listener = l.GetName()
-	chain := matchChain(l, c)
+	chain, err := matchChain(l, c)
+	if err != nil {
+		o.Unknown = err.Error()
+		return o
+	}
 	if chain == nil {
 		o.close("no filter chain matches")
 		return o

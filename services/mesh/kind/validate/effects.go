@@ -89,7 +89,7 @@ var noEffects = append([]NoEffect{
 	{Kind: "VirtualService", Field: "http.fault.delay.exponentialDelay", Instead: "requests are not delayed"},
 	{Kind: "VirtualService", Field: "http.fault.abort.http2Error", Instead: "requests are not aborted"},
 	{Kind: "VirtualService", Field: "tls", Instead: "connections of sidecars go where they would without the route"},
-	{Kind: "VirtualService", Field: "tcp.match.sourceSubnet", Instead: "connections of every source match"},
+	{Kind: "VirtualService", Field: "tcp.match.sourceSubnet", Instead: "sidecars send connections of every source where the route says; routers look at the source"},
 	{Kind: "Gateway", Field: "servers.tls.insecureSkipVerify", Instead: "a client whose certificate cannot be verified is refused"},
 	{Kind: "Gateway", Field: "servers.port.targetPort", Instead: "the server listens on the port's number"},
 	{Kind: "Gateway", Field: "servers.defaultEndpoint", Instead: "requests go where VirtualServices say"},
