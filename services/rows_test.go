@@ -38,7 +38,9 @@ func TestRowsHaveTests(t *testing.T) {
 		t.Error(p)
 	}
 	if *showRows {
-		fmt.Print(table)
+		if _, err := os.Stdout.WriteString(table); err != nil {
+			t.Error(err)
+		}
 	}
 }
 

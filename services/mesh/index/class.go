@@ -301,6 +301,9 @@ func (c ProxyClass) String() string {
 			words = append(words, "in "+where)
 		}
 	}
+	if at := c.EDS.View.Place; at != (Place{}) {
+		words = append(words, at.words()...)
+	}
 	if c.RDS.LargeRegexes {
 		words = append(words, "with large regexes")
 	}

@@ -100,6 +100,7 @@ func classify(pc *PushContext, p *proxy.Proxy) ProxyClass {
 // answerNames makes the class one of an agent that answers names by DNS (NDS-1).
 func (c *ProxyClass) answerNames() {
 	c.NDS = NDSClass{Client: c.CDS.Client, Names: true, Scope: Scope{Services: c.CDS.Scope.Services}, View: c.EDS.View}
+	c.NDS.View.Place = Place{} // names are the same in every zone
 }
 
 // secretsIn returns the class of secrets of clients in a namespace that have shown an

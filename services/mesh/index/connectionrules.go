@@ -46,14 +46,8 @@ type connectionPolicy interface {
 
 // shapesConnections reports whether a policy of a rule says something about connections.
 func shapesConnections(rule *networking.DestinationRule) bool {
-	here := func(p connectionPolicy) bool {
+	return slices.ContainsFunc(policiesOf(rule), func(p endpointPolicy) bool {
 		tcp := p.GetConnectionPool().GetTcp()
 		return tcp.GetIdleTimeout() != nil || tcp.GetMaxConnectionDuration() != nil || p.GetLoadBalancer().GetConsistentHash().GetUseSourceIp()
-	}
-	of := func(p *networking.TrafficPolicy) bool {
-		return p != nil && (here(p) ||
-			slices.ContainsFunc(p.GetPortLevelSettings(), func(s *networking.TrafficPolicy_PortTrafficPolicy) bool { return here(s) }))
-	}
-	return of(rule.GetTrafficPolicy()) ||
-		slices.ContainsFunc(rule.GetSubsets(), func(s *networking.Subset) bool { return of(s.GetTrafficPolicy()) })
+	})
 }

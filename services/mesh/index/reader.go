@@ -68,6 +68,9 @@ const (
 	InputCredentialRules
 	// InputConnectionRules: which merged DestinationRules say something about connections.
 	InputConnectionRules
+	// InputPlaces: which merged DestinationRules, and whether the MeshConfig, make proxies
+	// prefer endpoints.
+	InputPlaces
 	// InputPeers: the PeerAuthentications of namespace A.
 	InputPeers
 	// InputTargets: which services the workload with address B of namespace A serves;
