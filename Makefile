@@ -128,6 +128,10 @@ check-ids: # Each ID that the tree cites, such as SE-9, has a row in a table.
 	@echo 'check: ids'
 	@go test -count=1 -run '^TestIDs$$' ./services
 
+.PHONY: rows
+rows: ## Each row of the configuration API with its tests, and last those without
+	@go test -count=1 -v -run '^TestRowsHaveTests$$' ./services -rows | grep -v -e '^=== ' -e '^--- PASS' -e '^PASS' -e '^ok '
+
 .PHONY: lint
 lint: ## golangci-lint over every module
 	@echo 'check: lint'

@@ -101,11 +101,12 @@ func (s *settings) registryClaim(o world.Object, m *registryv1.Service) *claim {
 		Created:    o.Created,
 		Kubernetes: world.OfKubernetes(o.Key),
 		Headless:   m.GetHeadless(),
-		AliasOf:    m.GetExternalName(),
-		Addresses:  plainAddresses(m.GetAddresses()),
-		Labels:     m.GetLabels(),
-		Selector:   m.GetSelector(),
-		ExportTo:   visibilityOf(m.GetExportTo(), s.serviceExport, o.Key.Namespace),
+		NodeLocal:  m.GetInternalTrafficLocal(), Distribution: m.GetTrafficDistribution(),
+		AliasOf:   m.GetExternalName(),
+		Addresses: plainAddresses(m.GetAddresses()),
+		Labels:    m.GetLabels(),
+		Selector:  m.GetSelector(),
+		ExportTo:  visibilityOf(m.GetExportTo(), s.serviceExport, o.Key.Namespace),
 	}
 	if svc.Headless {
 		svc.Resolution = Passthrough

@@ -84,7 +84,9 @@ type EDSClass struct {
 type LDSClass struct {
 	Pin    string `json:",omitempty"` // the pin, or the rollout, in whose view the class is
 	Client Client
-	Scope  Scope // Services, VirtualServices
+	// Scope has Services and VirtualServices; Rules only if the router passes connections
+	// between networks, or if a DestinationRule says something about connections.
+	Scope Scope
 	// Cluster is the sidecar's Kubernetes cluster, if there are several, because
 	// virtual IPs are each cluster's own (SVC-2).
 	Cluster string
@@ -298,6 +300,9 @@ func (c ProxyClass) String() string {
 		if where != "" {
 			words = append(words, "in "+where)
 		}
+	}
+	if at := c.EDS.View.Place; at != (Place{}) {
+		words = append(words, at.words()...)
 	}
 	if c.RDS.LargeRegexes {
 		words = append(words, "with large regexes")

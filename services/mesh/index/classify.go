@@ -28,6 +28,9 @@ func (pc *PushContext) classOf(client Client, namespace string) ProxyClass {
 		LDS: LDSClass{Client: client, Scope: Scope{Services: scope.Services, VirtualServices: scope.VirtualServices}},
 		RDS: RDSClass{Client: client, Scope: scope},
 	}
+	if client != ClientGRPC && pc.rules.shapeConnections() {
+		c.LDS.Scope.Rules = scope.Rules
+	}
 	if client == ClientSidecar {
 		c.RDS.Namespace = scopeOf(pc.services.homes, namespace)
 	}
@@ -97,6 +100,7 @@ func classify(pc *PushContext, p *proxy.Proxy) ProxyClass {
 // answerNames makes the class one of an agent that answers names by DNS (NDS-1).
 func (c *ProxyClass) answerNames() {
 	c.NDS = NDSClass{Client: c.CDS.Client, Names: true, Scope: Scope{Services: c.CDS.Scope.Services}, View: c.EDS.View}
+	c.NDS.View.Place = Place{} // names are the same in every zone
 }
 
 // secretsIn returns the class of secrets of clients in a namespace that have shown an
@@ -171,6 +175,9 @@ func (c *ProxyClass) passThrough(pc *PushContext) {
 // matches.
 func (c *ProxyClass) selectRules(selected SelectorSet) {
 	c.CDS.Scope.Selected, c.EDS.Scope.Selected, c.RDS.Scope.Selected = selected, selected, selected
+	if c.LDS.Scope.Rules != "" {
+		c.LDS.Scope.Selected = selected
+	}
 }
 
 // HasLargeRegexes reports whether a VirtualService has a regular expression that a

@@ -108,6 +108,17 @@ func (pc *PushContext) Structure() []string {
 	for at, ids := range pc.rules.credentials.All() {
 		line("credentials %v %v", at, ids)
 	}
+	for at, ids := range pc.rules.placed.All() {
+		line("placed %v %v", at, ids)
+	}
+	for k, d := range pc.services.near.All() {
+		line("near %v %s", k, d)
+	}
+	counts("compared", pc.rules.compared)
+	counts("places", pc.services.places)
+	for at, ids := range pc.rules.connections.All() {
+		line("connections %v %v", at, ids)
+	}
 	for at, names := range pc.rules.reach.All() {
 		line("reach %v %v", at, names)
 	}

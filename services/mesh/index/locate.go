@@ -137,6 +137,9 @@ func (w *workload) onto(p *proxy.Proxy) *proxy.Proxy {
 		text("CLUSTER_ID", w.Instance)
 		on.ClusterID = w.Instance
 	}
+	if w.pod != nil && w.pod.GetNode() != "" {
+		text(nodeName, w.pod.GetNode())
+	}
 	locality, network := w.place()
 	if network != "" {
 		text("NETWORK", network)
@@ -157,7 +160,7 @@ func (w *workload) proves(o *workload) bool {
 	wasAt, wasIn := w.place()
 	isAt, isIn := o.place()
 	return w.account() != o.account() || wasAt != isAt || wasIn != isIn ||
-		!maps.Equal(w.labels, o.labels) || !slices.Equal(w.addresses(), o.addresses())
+		w.pod.GetNode() != o.pod.GetNode() || !maps.Equal(w.labels, o.labels) || !slices.Equal(w.addresses(), o.addresses())
 }
 
 // noteWorkload records that what the world knows of the proxies of a service

@@ -177,7 +177,8 @@ func (e *networkEdit) done(w *world.World) (x networkIndex, moved func(ident.Sha
 // metadata of a Node or Namespace, which are registry.v1.Objects.
 type metadata struct {
 	Metadata struct {
-		Labels map[string]string `json:"labels"`
+		Labels      map[string]string `json:"labels"`
+		Annotations map[string]string `json:"annotations"`
 	} `json:"metadata"`
 	ExternalIPs []string `json:"externalIPs"`
 }

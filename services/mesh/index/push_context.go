@@ -124,11 +124,15 @@ func (pc *PushContext) next(w *world.World, changed []ident.Key) (*PushContext, 
 	next := &PushContext{world: w, mesh: w.MeshConfig(), settings: pc.settings, classes: pc.classes, others: pc.others}
 	if next.mesh != pc.mesh && !proto.Equal(next.mesh, pc.mesh) {
 		t.changed(Input{Kind: InputMesh})
+		if !proto.Equal(next.mesh.GetLocalityLbSetting(), pc.mesh.GetLocalityLbSetting()) || next.meshRanks() != pc.meshRanks() {
+			t.changed(Input{Kind: InputPlaces})
+			t.reclassify(true)
+		}
 		next.others = otherRoots(next.mesh)
 	}
 	next.raw = pc.raw.next(t, changes[resourceKind])
 	var hosts map[string]struct{}
-	next.services, hosts = pc.services.next(t, slices.Concat(changes[world.ServiceKind], changes[serviceEntryKind]))
+	next.services, hosts = pc.services.next(t, slices.Concat(changes[world.ServiceKind], changes[serviceEntryKind], changes[world.NamespaceKind]))
 	var moved func(ident.Shard) bool
 	next.networks, moved = pc.networks.next(t, w, changes)
 	next.endpoints = pc.endpoints.next(t, w, changes, &next.services, &next.networks, moved)

@@ -66,6 +66,11 @@ const (
 	InputJwks
 	// InputCredentialRules: which merged DestinationRules name credentials.
 	InputCredentialRules
+	// InputConnectionRules: which merged DestinationRules say something about connections.
+	InputConnectionRules
+	// InputPlaces: which merged DestinationRules, and whether the MeshConfig, make proxies
+	// prefer endpoints.
+	InputPlaces
 	// InputPeers: the PeerAuthentications of namespace A.
 	InputPeers
 	// InputTargets: which services the workload with address B of namespace A serves;

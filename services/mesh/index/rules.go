@@ -30,9 +30,15 @@ type ruleIndex struct {
 	selecting table.Groups[string, *rule]          // by namespace: the rules that select workloads
 	// credentials are those of merged that name a credential.
 	credentials table.Table[ruleHost, []RuleID]
-	named       table.Counter // trust domains that a rule expects in certificates, with commas
-	mutual      int           // rules with TLS mode ISTIO_MUTUAL
-	root        string        // the root namespace
+	// connections are those of merged that say something about connections.
+	connections table.Table[ruleHost, []RuleID]
+	// placed are those of merged that make proxies prefer endpoints (DR-14), and compared the
+	// labels that they compare, by how many.
+	placed   table.Table[ruleHost, []RuleID]
+	compared table.Counter
+	named    table.Counter // trust domains that a rule expects in certificates, with commas
+	mutual   int           // rules with TLS mode ISTIO_MUTUAL
+	root     string        // the root namespace
 }
 
 // ruleHost is the place where rules are merged (DR-2).
@@ -295,7 +301,8 @@ func (e *ruleEdit) done(services *serviceIndex, hosts map[string]struct{}) ruleI
 
 func (e *ruleEdit) doneMerged(x *ruleIndex) {
 	merged, wild, exact, credentials := x.merged.Edit(), x.wild.Edit(), x.exact.Edit(), x.credentials.Edit()
-	named := x.named.Edit()
+	named, connections := x.named.Edit(), x.connections.Edit()
+	placed, compared := x.placed.Edit(), x.compared.Edit()
 	for at := range e.byHost.Moved {
 		list := x.byHost.Get(at)
 		e.problem(about{destinationRuleKind, at.namespace, at.host}, ruleProblems(at, list))
@@ -307,6 +314,16 @@ func (e *ruleEdit) doneMerged(x *ruleIndex) {
 			credentials.Keep(at, with, len(with) > 0)
 			e.changed(Input{Kind: InputCredentialRules})
 		}
+		compared.Add(-1, comparedLabels(x.merged.Get(at))...)
+		compared.Add(1, comparedLabels(rules)...)
+		if with := placing(rules); !slices.Equal(with, x.placed.Get(at)) {
+			placed.Keep(at, with, len(with) > 0)
+			e.changed(Input{Kind: InputPlaces})
+		}
+		if with := shaping(rules); !slices.Equal(with, x.connections.Get(at)) {
+			connections.Keep(at, with, len(with) > 0)
+			e.changed(Input{Kind: InputConnectionRules})
+		}
 		if isWildcard(at.host) {
 			setMember(wild, at.namespace, at.host, len(list) > 0, func(a, b string) int {
 				return cmp.Or(cmp.Compare(len(b), len(a)), cmp.Compare(a, b))
@@ -316,7 +333,11 @@ func (e *ruleEdit) doneMerged(x *ruleIndex) {
 		}
 	}
 	x.merged, x.wild, x.exact, x.credentials = merged.Table, wild.Table, exact.Table, credentials.Table
-	x.named = e.doneNamed(named)
+	x.connections, x.named = connections.Table, e.doneNamed(named)
+	e.reclassify(e.from.shapeConnections() != x.shapeConnections())
+	x.placed = placed.Table
+	x.compared, _ = e.counted(compared)
+	e.reclassify((e.from.placed.Len() > 0) != (x.placed.Len() > 0))
 }
 
 // setMember adds s to a sorted list, or removes it.

@@ -31,6 +31,10 @@ type Service struct {
 	// Headless: a Kubernetes Service without virtual IP. Sidecars pass connections
 	// through; routers find its endpoints (SVC-3).
 	Headless bool
+	// NodeLocal: proxies call endpoints on their own node only (SVC-10).
+	NodeLocal bool
+	// Distribution is PreferSameZone, PreferSameNode or empty (SVC-11).
+	Distribution string
 	// AliasOf is the host that an alias names; an alias has nothing else and is in
 	// no list (SVC-4).
 	AliasOf string

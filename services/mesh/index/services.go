@@ -23,8 +23,11 @@ type serviceIndex struct {
 	grpc    table.Counter // namespaces of services with a port for gRPC, by how many hosts
 	// clusters of Kubernetes with Services, by how many.
 	clusters table.Counter
-	named    table.Counter         // trust domains that a service expects in certificates, with commas
-	lists    map[string][]*Service // what scopes see, sorted by host; "" is the common view
+	// near has what the Namespaces of Kubernetes say about near endpoints, if anything.
+	near   table.Table[ident.Key, string]
+	places table.Counter         // what services say about near endpoints, by how many
+	named  table.Counter         // trust domains that a service expects in certificates, with commas
+	lists  map[string][]*Service // what scopes see, sorted by host; "" is the common view
 }
 
 // MemberKey returns the key of the object.
@@ -65,9 +68,11 @@ type serviceEdit struct {
 	clusters *table.CounterEdit
 	// hosts whose services differ.
 	hosts map[string]struct{}
+	// near are the namespaces whose annotations about near endpoints differ.
+	near map[string]struct{}
 }
 
-// next returns the index after changes of Services and ServiceEntries, and the
+// next returns the index after changes of Services, ServiceEntries and Namespaces, and the
 // hosts whose services differ.
 func (x serviceIndex) next(t *transition, changes []change) (serviceIndex, map[string]struct{}) {
 	if len(changes) == 0 {
@@ -75,8 +80,13 @@ func (x serviceIndex) next(t *transition, changes []change) (serviceIndex, map[s
 	}
 	e := &serviceEdit{
 		transition: t, from: x, claims: x.claims.Edit(t.compareClaims), clusters: x.clusters.Edit(), hosts: make(map[string]struct{}),
+		near: make(map[string]struct{}),
 	}
 	for _, c := range changes {
+		if c.Kind == world.NamespaceKind {
+			e.namespace(c)
+			continue
+		}
 		if c.was != nil {
 			e.count(-1, c.Key)
 			for _, host := range e.settings.hosts(*c.was) {
@@ -91,6 +101,18 @@ func (x serviceIndex) next(t *transition, changes []change) (serviceIndex, map[s
 		}
 	}
 	return e.done(), e.hosts
+}
+
+// namespace reads what a Namespace says about near endpoints (SVC-11).
+func (e *serviceEdit) namespace(c change) {
+	is := distributionOf(c.is)
+	if is == e.from.near.Get(c.Key) {
+		return
+	}
+	near := e.from.near.Edit()
+	near.Keep(c.Key, is, is != "")
+	e.from.near = near.Table
+	e.near[c.Name] = struct{}{}
 }
 
 // count counts the Services of each cluster.
@@ -116,6 +138,13 @@ func (e *serviceEdit) done() serviceIndex {
 		e.problem(about{"host", id.Namespace, id.Hostname}, e.claimProblems(claims))
 		if old := e.from.byID.Get(id); target != "" || old != nil && old.AliasOf != "" {
 			said[id] = target
+		}
+	}
+	if len(e.near) > 0 {
+		for id := range x.claims.All() {
+			if _, moved := e.near[id.Namespace]; moved {
+				touched[id] = struct{}{}
+			}
 		}
 	}
 	if len(said) > 0 {
@@ -161,12 +190,16 @@ func (e *serviceEdit) doneAliases(x *serviceIndex, said map[ServiceID]string, to
 func (e *serviceEdit) doneServices(x *serviceIndex, touched map[ServiceID]struct{}) {
 	byID := x.byID.Edit()
 	byHost := x.byHost.Edit(e.compareServices)
-	named := x.named.Edit()
+	named, places := x.named.Edit(), x.places.Edit()
 	for id := range touched {
 		old := byID.Get(id)
 		var s *Service
 		if claims := x.claims.Get(id); len(claims) > 0 {
 			s = e.mergeClaims(claims, x.aliases.of[id.Hostname])
+			if s.Kubernetes && s.Distribution == "" {
+				at := ident.Key{Source: s.Key.Source, Instance: s.Key.Instance, Kind: world.NamespaceKind, Name: s.Namespace}
+				s.Distribution = x.near.Get(at)
+			}
 		}
 		if reflect.DeepEqual(old, s) {
 			continue
@@ -175,6 +208,7 @@ func (e *serviceEdit) doneServices(x *serviceIndex, touched map[ServiceID]struct
 		if old != nil {
 			byHost.Drop(id.Hostname, old.Key)
 			countNamed(named, -1, old.SubjectAltNames)
+			places.Add(-1, old.distributions()...)
 		}
 		if s == nil {
 			byID.Remove(id)
@@ -183,9 +217,11 @@ func (e *serviceEdit) doneServices(x *serviceIndex, touched map[ServiceID]struct
 		byID.Set(id, s)
 		byHost.Put(id.Hostname, s)
 		countNamed(named, 1, s.SubjectAltNames)
+		places.Add(1, s.distributions()...)
 	}
 	x.byID, x.byHost = byID.Table, byHost.Done()
 	x.named = e.doneNamed(named)
+	x.places, _ = e.counted(places)
 	for host := range byHost.Moved {
 		e.hosts[host] = struct{}{}
 	}
@@ -254,4 +290,7 @@ func (e *serviceEdit) doneList(x *serviceIndex, lists map[string][]*Service, sco
 	}
 	e.changed(Input{Kind: InputServices, A: scope})
 	lists[scope] = editList(lists[scope], moved)
+	if scope == "" && len(lists[scope]) == 0 {
+		delete(lists, scope) // as if there had been no service
+	}
 }

@@ -21,6 +21,8 @@ type EndpointView struct {
 	Requested string `json:",omitempty"`
 	// Family of the gateways that it can call, if there are others.
 	Family Family `json:",omitempty"`
+	// Place is where it is among the endpoints.
+	Place Place `json:",omitzero"`
 }
 
 // Family of IP addresses.
@@ -82,6 +84,8 @@ type ServiceView struct {
 	// are entered by gateways, of Family. Sorted, one per line.
 	Hidden, Through string
 	Family          Family
+	// Place is where the proxy is, if that makes a difference for the service.
+	Place Place
 }
 
 // Reaches reports whether a proxy calls an endpoint directly: it sees it, and no gateway is
@@ -102,6 +106,7 @@ type Views struct {
 
 // Views returns the ServiceViews of a class.
 func (r *Reader) Views(of EndpointView) Views {
+	of.Place = Place{} // PlaceFor tells which services depend on it
 	if of == (EndpointView{}) {
 		return Views{}
 	}
@@ -141,7 +146,7 @@ func (v Views) Of(id ServiceID) ServiceView {
 
 // viewOf returns the view of a proxy.
 func (pc *PushContext) viewOf(p *proxy.Proxy) EndpointView {
-	v := EndpointView{Cluster: pc.clusterOf(p), Requested: pc.requestedNetworks(p)}
+	v := EndpointView{Cluster: pc.clusterOf(p), Requested: pc.requestedNetworks(p), Place: pc.placeOfProxy(p)}
 	if len(pc.networks.gateways.sorted) == 0 {
 		return v
 	}

@@ -161,7 +161,22 @@ func AnyProxy() []*proxy.Proxy {
 			all = append(all, &proxy.Proxy{ID: "sidecar~" + ip + "~x.a~a.svc.cluster.local", Type: proxy.Sidecar, Namespace: ns, Labels: AnyLabels[1]})
 		}
 	}
-	return append(all, networkProxies()...)
+	return append(append(all, networkProxies()...), placedProxies()...)
+}
+
+// placedProxies returns proxies of several localities and nodes.
+func placedProxies() []*proxy.Proxy {
+	var all []*proxy.Proxy
+	for _, at := range []proxy.Locality{{Region: "r1", Zone: "z1"}, {Region: "r2", Zone: "z1"}, {Region: "r3"}} {
+		for _, node := range []string{"", "x", "y"} {
+			metadata := map[string]*structpb.Value{"NODE_NAME": structpb.NewStringValue(node)}
+			all = append(all,
+				&proxy.Proxy{Type: proxy.Sidecar, Namespace: "a", Labels: AnyLabels[3], Locality: at, Metadata: &structpb.Struct{Fields: metadata}},
+				&proxy.Proxy{GRPC: true, Namespace: "elsewhere", Locality: at, Metadata: &structpb.Struct{Fields: metadata}},
+			)
+		}
+	}
+	return all
 }
 
 // networkProxies returns proxies of all clusters and networks.

@@ -1,6 +1,7 @@
 package simulate
 
 import (
+	"errors"
 	"net/netip"
 	"slices"
 	"strings"
@@ -24,13 +25,15 @@ const (
 )
 
 // matchChain finds the filter chain of a connection: by destination port, then
-// by address, the most specific range first, then by server name, by transport and by
-// application protocol.
-func matchChain(l *listenerv3.Listener, c Call) *listenerv3.FilterChain {
+// by address, the most specific range first, then by server name, by transport, by
+// application protocol, and by the caller's address.
+//
+// It returns an error if the chain depends on the caller's address, and the call has none.
+func matchChain(l *listenerv3.Listener, c Call) (*listenerv3.FilterChain, error) {
 	if l.GetApiListener() != nil {
 		return &listenerv3.FilterChain{Filters: []*listenerv3.Filter{{
 			ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: l.GetApiListener().GetApiListener()},
-		}}}
+		}}}, nil
 	}
 	transport, name := rawBuffer, ""
 	var protocols []string
@@ -72,10 +75,14 @@ func matchChain(l *listenerv3.Listener, c Call) *listenerv3.FilterChain {
 		}
 		return -1
 	})
-	if len(chains) > 0 {
-		return chains[0]
+	if !c.From.IsValid() && slices.ContainsFunc(chains, func(f *listenerv3.FilterChain) bool { return len(f.GetFilterChainMatch().GetSourcePrefixRanges()) > 0 }) {
+		return nil, errors.New("the filter chain depends on the caller's address")
 	}
-	return l.GetDefaultFilterChain()
+	chains = best(chains, func(m *listenerv3.FilterChainMatch) int { return matchRanges(m.GetSourcePrefixRanges(), c.From) })
+	if len(chains) > 0 {
+		return chains[0], nil
+	}
+	return l.GetDefaultFilterChain(), nil
 }
 
 // inspects reports whether a listener has a listener filter that looks at the call.
@@ -166,7 +173,7 @@ func (p *Proxy) filters(chain *listenerv3.FilterChain, c Call, decrypted bool, o
 			return
 		case *tcpv3.TcpProxy:
 			o.send(c, decrypted)
-			p.tcp(m, o)
+			p.tcp(m, decrypted, o)
 			return
 		default:
 			if !policies.run(f.GetName(), m) {
@@ -180,7 +187,20 @@ func (p *Proxy) filters(chain *listenerv3.FilterChain, c Call, decrypted bool, o
 	o.close("no filter takes the connection")
 }
 
-func (p *Proxy) tcp(m *tcpv3.TcpProxy, o *Outcome) {
+func (p *Proxy) tcp(m *tcpv3.TcpProxy, decrypted bool, o *Outcome) {
+	if m.GetIdleTimeout() != nil {
+		if d := m.GetIdleTimeout().AsDuration(); d > 0 {
+			o.note("idle timeout %s", d)
+		} else {
+			o.note("no idle timeout")
+		}
+	}
+	if m.GetMaxDownstreamConnectionDuration() != nil && !decrypted { // those that a server decrypts have a limit anyway (KEY-12)
+		o.note("lasts at most %s", m.GetMaxDownstreamConnectionDuration().AsDuration())
+	}
+	if len(m.GetHashPolicy()) > 0 {
+		o.note("the caller's address chooses the endpoint")
+	}
 	if name := m.GetCluster(); name != "" {
 		o.To = append(o.To, p.destination(name, 1))
 		return

@@ -3,6 +3,7 @@ package simulate
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -166,6 +167,8 @@ func (o Outcome) Passes() bool {
 // Healthy reports whether the cluster has a healthy endpoint.
 func (d Destination) Healthy() bool {
 	return !d.Missing && slices.ContainsFunc(d.Endpoints, func(e string) bool {
+		e, _, _ = strings.Cut(e, priority)
+		e, _, _ = strings.Cut(e, share)
 		_, status, _ := strings.Cut(e, " ")
 		return status == "" || status == "HEALTHY" || status == "destination"
 	})
@@ -177,7 +180,8 @@ type Destination struct {
 	Weight  uint32 `json:"weight"`
 	// Missing: the cluster does not exist, and Envoy answers 503.
 	Missing bool `json:"missing,omitempty"`
-	// Endpoints are "address:port", sorted; unhealthy ones with their status.
+	// Endpoints are "address:port", by priority and sorted; unhealthy ones with their status,
+	// and those that are not called first with their priority.
 	Endpoints []string `json:"endpoints,omitempty"`
 }
 
@@ -193,7 +197,11 @@ func (p *Proxy) Call(c Call) Outcome {
 		return o
 	}
 	o.Listener = l.GetName()
-	chain := matchChain(l, c)
+	chain, err := matchChain(l, c)
+	if err != nil {
+		o.Unknown = err.Error()
+		return o
+	}
 	if chain == nil {
 		o.close("no filter chain matches")
 		return o
@@ -275,14 +283,36 @@ func (p *Proxy) destination(cluster string, weight uint32) Destination {
 		d.Endpoints = []string{"original destination"}
 		return d
 	}
+	var weights uint64
+	shares := c.GetCommonLbConfig().GetLocalityWeightedLbConfig() != nil
+	for _, loc := range p.load(c).GetEndpoints() {
+		weights += uint64(loc.GetLoadBalancingWeight().GetValue())
+	}
+	byPriority := map[uint32][]string{}
 	for _, loc := range p.load(c).GetEndpoints() {
 		for _, e := range loc.GetLbEndpoints() {
-			d.Endpoints = append(d.Endpoints, describe(e))
+			text := describe(e)
+			if n := loc.GetPriority(); n > 0 {
+				text += fmt.Sprintf("%s%d", priority, n)
+			}
+			if shares {
+				text += fmt.Sprintf("%s%d%%", share, uint64(loc.GetLoadBalancingWeight().GetValue())*100/weights)
+			}
+			byPriority[loc.GetPriority()] = append(byPriority[loc.GetPriority()], text)
 		}
 	}
-	slices.Sort(d.Endpoints)
+	for _, n := range slices.Sorted(maps.Keys(byPriority)) {
+		d.Endpoints = append(d.Endpoints, slices.Sorted(slices.Values(byPriority[n]))...)
+	}
 	return d
 }
+
+// What follows an endpoint that is called only if those of lower numbers fail, and one of a
+// locality that has a share.
+const (
+	priority = " priority "
+	share    = " locality "
+)
 
 func describe(e *endpointv3.LbEndpoint) string {
 	a := e.GetEndpoint().GetAddress()

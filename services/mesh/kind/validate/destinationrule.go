@@ -96,18 +96,26 @@ func (c *checker) loadBalancer(at *fieldPath, lb *networking.LoadBalancerSetting
 		c.errorf(at.field("simple"), "use LEAST_REQUEST, ROUND_ROBIN, RANDOM or PASSTHROUGH", "%d is not a load balancer", lb.GetSimple())
 	}
 	c.consistentHash(at.field("consistentHash"), lb.GetConsistentHash())
-	for i, d := range lb.GetLocalityLbSetting().GetDistribute() {
+	c.localities(at.field("localityLbSetting"), lb.GetLocalityLbSetting())
+	c.warmup(at, lb)
+	c.noEffect(lb.GetZoneAwareLbSetting() != nil, at.field("zoneAwareLbSetting"))
+}
+
+func (c *checker) localities(at *fieldPath, s *networking.LocalityLoadBalancerSetting) {
+	for i, d := range s.GetDistribute() {
+		field := at.field("distribute").item(i)
 		var sum uint64
 		for _, w := range d.GetTo() {
 			sum += uint64(w)
 		}
 		if sum != 100 {
-			c.errorf(at.field("localityLbSetting.distribute").item(i).field("to"), weightsOf100, weightsAddUp, sum)
+			c.errorf(field.field("to"), weightsOf100, weightsAddUp, sum)
 		}
 	}
-	c.warmup(at, lb)
-	c.noEffect(lb.GetLocalityLbSetting() != nil, at.field("localityLbSetting"))
-	c.noEffect(lb.GetZoneAwareLbSetting() != nil, at.field("zoneAwareLbSetting"))
+	if len(s.GetDistribute()) > 0 {
+		c.errorIf(len(s.GetFailover()) > 0, at.field("failover"), keepOne, "does not go with distribute")
+		c.errorIf(len(s.GetFailoverPriority()) > 0, at.field("failoverPriority"), keepOne, "does not go with distribute")
+	}
 }
 
 func (c *checker) warmup(at *fieldPath, lb *networking.LoadBalancerSettings) {

@@ -89,13 +89,11 @@ var noEffects = append([]NoEffect{
 	{Kind: "VirtualService", Field: "http.fault.delay.exponentialDelay", Instead: "requests are not delayed"},
 	{Kind: "VirtualService", Field: "http.fault.abort.http2Error", Instead: "requests are not aborted"},
 	{Kind: "VirtualService", Field: "tls", Instead: "connections of sidecars go where they would without the route"},
-	{Kind: "VirtualService", Field: "tcp.match.sourceSubnet", Instead: "connections of every source match"},
+	{Kind: "VirtualService", Field: "tcp.match.sourceSubnet", Instead: "sidecars send connections of every source where the route says; routers look at the source"},
 	{Kind: "Gateway", Field: "servers.tls.insecureSkipVerify", Instead: "a client whose certificate cannot be verified is refused"},
 	{Kind: "Gateway", Field: "servers.port.targetPort", Instead: "the server listens on the port's number"},
 	{Kind: "Gateway", Field: "servers.defaultEndpoint", Instead: "requests go where VirtualServices say"},
 	{Kind: "RequestAuthentication", Field: "jwtRules.timeout", Instead: "keys come from the log, and their watcher has a timeout of its own; with the annotation meshlog.dev/jwks it counts"},
-	{Kind: "Service", Field: "internalTrafficLocal", As: "internalTrafficPolicy", Instead: "endpoints on all nodes are used"},
-	{Kind: "Service", Field: "trafficDistribution", Instead: alike},
 	{Kind: "MeshNetworks", Field: "networks.gateways.locality", Instead: "a gateway has the locality of the endpoints behind it"},
 	{Kind: "MeshConfig", Field: "defaultTrafficPolicy.outlierDetection.consecutiveErrors", Instead: otherErrors},
 	{Kind: "MeshConfig", Field: "outboundTrafficPolicy.mode=ALLOW_ANY_DYNAMIC_DNS", Instead: "requests to unknown hosts go to the address that the caller chose, as with ALLOW_ANY"},
@@ -108,7 +106,6 @@ func trafficPolicyNoEffects(places ...string) []NoEffect {
 		rows = append(rows, NoEffect{Kind: "DestinationRule", Field: place + ".tunnel", Instead: "connections go straight to the destination"})
 		for _, at := range []string{place, place + ".portLevelSettings"} {
 			rows = append(rows,
-				NoEffect{Kind: "DestinationRule", Field: at + ".loadBalancer.localityLbSetting", Instead: alike},
 				NoEffect{Kind: "DestinationRule", Field: at + ".loadBalancer.zoneAwareLbSetting", Instead: alike},
 				NoEffect{Kind: "DestinationRule", Field: at + ".outlierDetection.consecutiveErrors", Instead: otherErrors},
 			)
@@ -123,7 +120,7 @@ var meshConfigEffects = map[string]bool{
 	"connectTimeout": true, "defaultDestinationRuleExportTo": true, "defaultHttpRetryPolicy": true, "defaultServiceExportTo": true,
 	"defaultTrafficPolicy": true, "defaultVirtualServiceExportTo": true, "dnsRefreshRate": true, "h2UpgradePolicy": true,
 	"enableAutoMtls": true, "inboundTrafficPolicy": true, "meshMTLS": true, "outboundTrafficPolicy": true, "pathNormalization": true, "protocolDetectionTimeout": true, "proxyHttpPort": true,
-	"proxyListenPort": true, "rootNamespace": true, "serviceSettings": true, "tcpKeepalive": true, "tlsDefaults": true,
+	"localityLbSetting": true, "proxyListenPort": true, "rootNamespace": true, "serviceSettings": true, "tcpKeepalive": true, "tlsDefaults": true,
 	"defaultConfig": true, "extensionProviders": true, "trustDomain": true, "trustDomainAliases": true, "caCertificates": true,
 }
 

@@ -53,8 +53,6 @@ func Service(m proto.Message) []problem.Diagnostic {
 		c.warnf(root.field("ports"), "add the ports that clients call", "is empty: the service cannot be called")
 	}
 	c.exportTo(serviceExportTo, s.GetExportTo())
-	c.noEffect(s.GetInternalTrafficLocal(), root.field("internalTrafficPolicy"))
-	c.noEffect(s.GetTrafficDistribution() != "", root.field("trafficDistribution"))
 	return c.result()
 }
 

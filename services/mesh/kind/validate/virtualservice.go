@@ -36,12 +36,24 @@ func VirtualService(m proto.Message) []problem.Diagnostic {
 		at := root.field("tcp").item(i)
 		for j, m := range r.GetMatch() {
 			c.layer4(at.field("match").item(j), m)
-			c.noEffect(m.GetSourceSubnet() != "", at.field("match").item(j).field("sourceSubnet"))
+			c.sourceSubnet(at.field("match").item(j).field("sourceSubnet"), m, vs)
 		}
 		c.routeDestinations(at.field("route"), r.GetRoute())
 	}
 	c.exportTo(root.field("exportTo"), vs.GetExportTo())
 	return c.result()
+}
+
+// sourceSubnet checks the source of a TCP route (VST-4), which only routers look at.
+func (c *checker) sourceSubnet(at *fieldPath, m *networking.L4MatchAttributes, vs *networking.VirtualService) {
+	of := m.GetGateways()
+	if len(of) == 0 {
+		of = vs.GetGateways()
+	}
+	if m.GetSourceSubnet() != "" && slices.ContainsFunc(of, func(name string) bool { return name != meshGateway }) {
+		c.subnet(at, m.GetSourceSubnet())
+	}
+	c.noEffect(m.GetSourceSubnet() != "" && (len(of) == 0 || slices.Contains(of, meshGateway)), at)
 }
 
 func (c *checker) virtualHosts(vs *networking.VirtualService) {

@@ -19,19 +19,6 @@ const (
 )
 
 var (
-	// operator matches Envoy's substitutions in header values. Envoy rejects all
-	// routes of a port because of one that it does not know.
-	operator = regexp.MustCompile(`%%|%(?:` + strings.Join(operators, "|") + `)%` +
-		`|%(?:START_TIME|DOWNSTREAM_PEER_CERT_V_(?:START|END))(?:\([^)]*\))?%` +
-		`|%(?:REQ|RESP|TRAILER|ENVIRONMENT|DYNAMIC_METADATA|UPSTREAM_METADATA|FILTER_STATE)\([^)]+\)(?::[0-9]+)?%`)
-	operators = []string{
-		"HOSTNAME", "PROTOCOL", "REQUESTED_SERVER_NAME", "ROUTE_NAME", "VIRTUAL_CLUSTER_NAME", "CONNECTION_ID", "STREAM_ID",
-		"BYTES_RECEIVED", "BYTES_SENT", "DURATION", "REQUEST_DURATION", "RESPONSE_CODE", "RESPONSE_CODE_DETAILS", "RESPONSE_FLAGS",
-		"DOWNSTREAM_(?:DIRECT_)?(?:REMOTE|LOCAL)_(?:ADDRESS(?:_WITHOUT_PORT)?|PORT)",
-		"DOWNSTREAM_(?:LOCAL|PEER)_(?:SUBJECT|(?:URI|DNS|IP)_SAN)", "DOWNSTREAM_TLS_(?:CIPHER|VERSION|SESSION_ID)",
-		"DOWNSTREAM_PEER_(?:ISSUER|SERIAL|FINGERPRINT_1|FINGERPRINT_256|CERT)",
-		"UPSTREAM_(?:CLUSTER|HOST|TRANSPORT_FAILURE_REASON|(?:REMOTE|LOCAL)_(?:ADDRESS(?:_WITHOUT_PORT)?|PORT))",
-	}
 	backRef = regexp.MustCompile(`\\[0-9]`)
 
 	methods   = []string{"CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "TRACE"}

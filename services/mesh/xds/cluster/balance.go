@@ -2,12 +2,15 @@ package cluster
 
 import (
 	"cmp"
+	"fmt"
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 	networking "istio.io/api/networking/v1alpha3"
 
+	"meshlog.dev/services/mesh/problem"
+	"meshlog.dev/services/mesh/xds/piece"
 	"meshlog.dev/services/mesh/xds/traffic"
 )
 
@@ -67,6 +70,21 @@ func hash(c *clusterv3.Cluster, by *networking.LoadBalancerSettings_ConsistentHa
 	c.LbConfig = &clusterv3.Cluster_RingHashLbConfig_{RingHashLbConfig: &clusterv3.Cluster_RingHashLbConfig{
 		MinimumRingSize: wrapperspb.UInt64(cmp.Or(size, defaultRing)),
 	}}
+}
+
+// hashesConnections reports a rule that hashes a part of requests on a port without requests
+// (DR-11).
+func (m *maker) hashesConnections(t target) {
+	by := t.policy.Balancer.GetConsistentHash()
+	if by == nil || by.GetUseSourceIp() || piece.TakesRequests(t.port.Protocol) {
+		return
+	}
+	m.report(problem.Diagnostic{
+		Severity: problem.Warning, Code: "no-effect", Key: m.ruleKey, Field: "spec." + t.policy.Fields.Balancer + ".consistentHash",
+		Reason: fmt.Sprintf("proxies see no requests on port %d, so there is no header, cookie or query parameter to hash", t.port.Number),
+		Advice: "hash connections with useSourceIp: true, in portLevelSettings if other ports have requests",
+		Effect: "connections to the port go to endpoints at random",
+	})
 }
 
 // slowStart returns how the share of a new endpoint grows (DR-12); nil: it has

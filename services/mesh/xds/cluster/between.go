@@ -89,7 +89,7 @@ func (m *maker) networkAssignments() []piece.Piece {
 				mutual = append(mutual, e)
 			}
 		}
-		pieces = append(pieces, piece.Piece{Name: t.name, Message: assignment(t.name, See(mutual, m.view, nil))})
+		pieces = append(pieces, piece.Piece{Name: t.name, Message: assignment(t.name, See(mutual, m.view, nil), nil)})
 	})
 	return pieces
 }

@@ -180,6 +180,9 @@ func (m *maker) cluster(t target) *clusterv3.Cluster {
 	}
 	m.matchSockets(c, t)
 	balance(c, t.policy)
+	m.shareByLocality(c, t)
+	m.localitiesByName(t)
+	m.hashesConnections(t)
 	limit(c, t.policy)
 	keepAlive(c, m.mesh, t.policy.Pool)
 	if options := m.httpOptions(t.port, t.policy); options != nil {

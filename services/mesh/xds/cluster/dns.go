@@ -52,6 +52,6 @@ func (m *maker) resolve(c *clusterv3.Cluster, t target) bool {
 			AllAddressesInSingleEndpoint: roundRobin,
 		}),
 	}}
-	c.LoadAssignment = assignment(c.GetName(), names)
+	c.LoadAssignment = assignment(c.GetName(), names, nil)
 	return true
 }

@@ -37,9 +37,12 @@ func Endpoints(r *index.Reader, class index.EDSClass) []piece.Part {
 		headless := s.Headless && class.Client != index.ClientSidecar // the others get their endpoints (SVC-3)
 		if s.Resolution == index.Static || headless {
 			rule, _ := r.Rule(class.Scope, s.Namespace, s.Hostname)
-			parts = append(parts, assignments{s.ServiceID, rule, views.Of(s.ServiceID), grpc, class.Mutual})
+			view := views.Of(s.ServiceID)
+			near := view
+			near.Place = r.PlaceFor(class.View.Place, s, rule)
+			parts = append(parts, assignments{s.ServiceID, rule, near, grpc, class.Mutual})
 			if class.AutoPassthrough && PassedOn(s) {
-				parts = append(parts, networkAssignments{s.ServiceID, rule, views.Of(s.ServiceID)})
+				parts = append(parts, networkAssignments{s.ServiceID, rule, view})
 			}
 		}
 	}
@@ -69,7 +72,7 @@ func (p assignments) Make(r *index.Reader) ([]piece.Piece, []problem.Diagnostic)
 func (m *maker) assignments() []piece.Piece {
 	pieces := make([]piece.Piece, 0, len(m.service.Ports)*(1+len(m.rule.GetSubsets())))
 	m.each(func(t target) {
-		a := assignment(t.name, See(m.choose(t), m.view, m.gateways))
+		a := m.nearby(t, See(m.choose(t), m.view, m.gateways))
 		if m.grpc {
 			adapt(a)
 		}
@@ -107,7 +110,7 @@ func (m *maker) endpointsOf(t target, use func(*index.Endpoint) bool) []*index.E
 	encrypted := m.grpc && m.encrypted(t)
 	for i := range all {
 		e := &all[i]
-		if !hasLabels(e, labels) || !use(e) {
+		if !hasLabels(e, labels) || !use(e) || m.onOtherNode(e) {
 			continue
 		}
 		switch {
@@ -128,6 +131,12 @@ func (m *maker) endpointsOf(t target, use func(*index.Endpoint) bool) []*index.E
 	return chosen
 }
 
+// onOtherNode reports whether an endpoint is not to be called from the node of m.view
+// (SVC-10). A proxy whose node is unknown calls the endpoints of all nodes.
+func (m *maker) onOtherNode(e *index.Endpoint) bool {
+	return m.service.NodeLocal && m.view.Place.Node != "" && e.Node != m.view.Place.Node
+}
+
 // has reports whether the service has such an endpoint, also one that refuses this client.
 func (m *maker) has(t target, use func(*index.Endpoint) bool) bool {
 	return slices.ContainsFunc(m.endpoints[t.port.Number], func(e index.Endpoint) bool {
@@ -145,15 +154,26 @@ func hasLabels(e *index.Endpoint, labels map[string]string) bool {
 }
 
 // assignment returns a ClusterLoadAssignment with these endpoints, grouped by
-// locality and sorted (LOC-4, EPB-1). It sorts the slice.
-func assignment(name string, endpoints []*index.Endpoint) *endpointv3.ClusterLoadAssignment {
-	slices.SortStableFunc(endpoints, func(a, b *index.Endpoint) int { return compareLocalities(a.Locality, b.Locality) })
+// locality and sorted (LOC-4, EPB-1). rank says how far each is (LOC-2), from 0; nil: all are
+// near. Endpoints of a rank are one priority. It sorts the slice.
+func assignment(name string, endpoints []*index.Endpoint, rank func(*index.Endpoint) int) *endpointv3.ClusterLoadAssignment {
+	if rank == nil {
+		rank = func(*index.Endpoint) int { return 0 }
+	}
+	slices.SortStableFunc(endpoints, func(a, b *index.Endpoint) int {
+		return cmp.Or(cmp.Compare(rank(a), rank(b)), compareLocalities(a.Locality, b.Locality))
+	})
 	scale := weightScale(endpoints)
 	a := &endpointv3.ClusterLoadAssignment{ClusterName: name}
 	var group *endpointv3.LocalityLbEndpoints
+	priority := uint32(0) // Envoy wants no gaps
 	for i, e := range endpoints {
-		if group == nil || endpoints[i-1].Locality != e.Locality {
-			group = &endpointv3.LocalityLbEndpoints{Locality: locality(e.Locality), LoadBalancingWeight: wrapperspb.UInt32(0)}
+		further := group != nil && rank(endpoints[i-1]) != rank(e)
+		if further {
+			priority++
+		}
+		if group == nil || further || endpoints[i-1].Locality != e.Locality {
+			group = &endpointv3.LocalityLbEndpoints{Locality: locality(e.Locality), LoadBalancingWeight: wrapperspb.UInt32(0), Priority: priority}
 			a.Endpoints = append(a.Endpoints, group)
 		}
 		weight := scale(e.Weight)

@@ -71,7 +71,7 @@ func (m *maker) grpcResolve(c *clusterv3.Cluster, t target) *clusterv3.Cluster {
 		return nil
 	}
 	setType(c, clusterv3.Cluster_LOGICAL_DNS)
-	c.LoadAssignment = assignment(t.name, names)
+	c.LoadAssignment = assignment(t.name, names, nil)
 	adapt(c.LoadAssignment)
 	return c
 }

@@ -8,6 +8,8 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 
+	networking "istio.io/api/networking/v1alpha3"
+
 	"meshlog.dev/services/mesh/index"
 	"meshlog.dev/services/mesh/problem"
 	"meshlog.dev/services/mesh/xds/piece"
@@ -21,12 +23,15 @@ import (
 type toEndpoints struct {
 	listener string
 	port     uint32
-	services string // namespace/host, one per line
+	// services has a line for each: namespace/host, and then the namespace, the host and the
+	// name of its DestinationRules if they say something about connections.
+	services string
+	defaults bool // the MeshConfig says something about connections
 }
 
-func lines(services []*index.Service, cluster string) string {
+func (o *outbound) lines(services []*index.Service) string {
 	slices.SortFunc(services, func(a, b *index.Service) int {
-		if route.Senior(a, b, cluster) {
+		if route.Senior(a, b, o.class.Cluster) {
 			return -1
 		}
 		return 1
@@ -34,6 +39,9 @@ func lines(services []*index.Service, cluster string) string {
 	all := make([]string, len(services))
 	for i, s := range services {
 		all[i] = s.Namespace + "/" + s.Hostname
+		if rule := o.r.ConnectionRule(o.class.Scope, s.Namespace, s.Hostname); rule != (index.RuleID{}) {
+			all[i] += " " + rule.Namespace + " " + rule.Host + " " + rule.Name
+		}
 	}
 	return strings.Join(all, "\n")
 }
@@ -42,7 +50,12 @@ func (p toEndpoints) Make(r *index.Reader) ([]piece.Piece, []problem.Diagnostic)
 	taken := map[netip.Addr]bool{}
 	var all []*listenerv3.FilterChain
 	for line := range strings.SplitSeq(p.services, "\n") {
-		namespace, host, _ := strings.Cut(line, "/")
+		words := strings.Fields(line)
+		namespace, host, _ := strings.Cut(words[0], "/")
+		var rule *networking.DestinationRule
+		if len(words) > 1 {
+			rule, _ = r.DestinationRule(index.RuleID{Namespace: words[1], Host: words[2], Name: words[3]})
+		}
 		var to []*corev3.CidrRange
 		for _, e := range r.Endpoints(index.ServiceID{Namespace: namespace, Hostname: host})[p.port] {
 			ip, err := netip.ParseAddr(e.Address)
@@ -55,7 +68,7 @@ func (p toEndpoints) Make(r *index.Reader) ([]piece.Piece, []problem.Diagnostic)
 		if len(to) > 0 {
 			all = append(all, &listenerv3.FilterChain{
 				FilterChainMatch: &listenerv3.FilterChainMatch{PrefixRanges: to},
-				Filters:          []*listenerv3.Filter{forward(piece.ClusterName(host, "", p.port))},
+				Filters:          []*listenerv3.Filter{forwardAs(piece.ClusterName(host, "", p.port), policyOf(r, p.defaults, rule, p.port))},
 			})
 		}
 	}

@@ -94,9 +94,15 @@ func (c *chooser) route(t *connector, vs *networking.VirtualService, server int,
 				names = append(names, name)
 			}
 		}
-		if _, filter := t.routes(vs); filter != nil {
+		t.sources = true
+		if routes := arrange(t.decrypted(t.tcpRoutes(vs))); len(routes) > 0 {
 			for _, m := range c.matches(s, names) {
-				c.add(s, &listenerv3.FilterChain{FilterChainMatch: m, Filters: []*listenerv3.Filter{filter}})
+				for _, chain := range ofRoutes(routes) {
+					from := chain.GetFilterChainMatch().GetSourcePrefixRanges()
+					chain.FilterChainMatch = proto.Clone(m).(*listenerv3.FilterChainMatch)
+					chain.FilterChainMatch.SourcePrefixRanges = from
+					c.add(s, chain)
+				}
 			}
 			for _, name := range names {
 				c.taken[name+" "] = true
@@ -104,6 +110,21 @@ func (c *chooser) route(t *connector, vs *networking.VirtualService, server int,
 		}
 	}
 	c.problems = append(c.problems, t.problems...)
+}
+
+// decrypted leaves out routes for some destinations: what a router decrypts has no other
+// destination than the router.
+func (t *connector) decrypted(routes []tcpRoute) []tcpRoute {
+	return slices.DeleteFunc(routes, func(r tcpRoute) bool {
+		if r.to.IsValid() {
+			t.ownAddress(r.at + ".destinationSubnets")
+		}
+		return r.to.IsValid()
+	})
+}
+
+func (t *connector) ownAddress(at string) {
+	t.warn(at, "the router decrypts these connections, so all of them are for its own address", "remove it")
 }
 
 func (c *chooser) add(s *gateway.Server, all ...*listenerv3.FilterChain) {

@@ -22,7 +22,7 @@ func sidecarParts(r *index.Reader, class index.LDSClass) []piece.Part {
 	all := slices.Clone(r.VirtualServices(class.Scope, route.Mesh))
 	heads := slices.DeleteFunc(all, func(vs *index.VirtualServiceHead) bool { return !vs.TCP })
 	o := &outbound{
-		r: r, class: class, wildcard: anyAddress,
+		r: r, class: class, wildcard: anyAddress, defaults: shaped(r.Mesh()) != nil,
 		virtualServices: route.NewHostIndex(heads), entries: map[place]*entry{},
 	}
 	if class.Bind {
@@ -56,6 +56,7 @@ type outbound struct {
 	r               *index.Reader
 	class           index.LDSClass
 	wildcard        string           // address of listeners that services share
+	defaults        bool             // the MeshConfig says something about connections
 	virtualServices *route.HostIndex // those with TCP routes
 	entries         map[place]*entry
 	problems        []piece.Part
@@ -264,7 +265,7 @@ func (o *outbound) listener(e *entry) []piece.Part {
 		parts = append(parts, o.connections(name, e.some[c], c, false))
 	}
 	if len(e.headless) > 0 {
-		parts = append(parts, toEndpoints{name, e.port, lines(e.headless, o.class.Cluster)})
+		parts = append(parts, toEndpoints{name, e.port, o.lines(e.headless), o.defaults})
 	}
 	switch {
 	case e.all != nil:
@@ -278,6 +279,7 @@ func (o *outbound) listener(e *entry) []piece.Part {
 func (o *outbound) connections(listener string, u *user, c condition, fallback bool) piece.Part {
 	part := connections{
 		listener: listener, service: u.service.ServiceID, port: u.port.Number,
+		defaults: o.defaults, rule: o.r.ConnectionRule(o.class.Scope, u.service.Namespace, u.service.Hostname),
 		cidr: c.cidr, serverName: c.serverName != "", fallback: fallback,
 	}
 	if vs := o.virtualServices.Of(u.service.Hostname); vs != nil {

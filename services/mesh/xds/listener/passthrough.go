@@ -75,7 +75,7 @@ func (n routerNames) Make(r *index.Reader) ([]piece.Piece, []problem.Diagnostic)
 		fields := strings.Fields(hosts[0])
 		hosts = hosts[1:]
 		if server, err := strconv.Atoi(fields[0]); err == nil && server < len(p.Servers) {
-			t := &connector{Options: route.NewOptions(r, n.bound.Caller, n.port, name), key: key}
+			t := &connector{Options: route.NewOptions(r, n.bound.Caller, n.port, name), key: key, defaults: true}
 			c.route(t, r.VirtualService(key), server, fields[1:])
 		}
 	}
@@ -119,7 +119,7 @@ func (t *connector) byName(vs *networking.VirtualService, hosts []string, taken 
 			at := func(field string) string { return fmt.Sprintf("spec.tls[%d].match[%d].%s", i, j, field) }
 			subnets := slices.Sorted(slices.Values(m.GetDestinationSubnets()))
 			if decrypted && len(subnets) > 0 {
-				t.warn(at("destinationSubnets"), "the router decrypts these connections, so all of them are for its own address", "remove it")
+				t.ownAddress(at("destinationSubnets"))
 				continue
 			}
 			for _, name := range within(m.GetSniHosts(), hosts) {

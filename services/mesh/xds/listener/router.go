@@ -102,7 +102,7 @@ func clientCertificates(how meshconfig.ForwardClientCertDetails) hcmv3.HttpConne
 type routerConnections struct {
 	bind     string
 	port     uint32
-	bound    route.Bound // the first VirtualService with a route for the port counts
+	bound    route.Bound // of their routes the first for a connection counts
 	policies policy.Connections
 }
 
@@ -120,13 +120,19 @@ func tcpPart(r *index.Reader, class index.LDSClass, p *gateway.Port) piece.Part 
 
 // Make returns no listener if no route matches (VST-9).
 func (c routerConnections) Make(r *index.Reader) ([]piece.Piece, []problem.Diagnostic) {
+	var routes []tcpRoute
+	var problems []problem.Diagnostic
 	for name, key := range c.bound.All() {
-		t := &connector{Options: route.NewOptions(r, c.bound.Caller, c.port, name), key: key}
-		if _, filter := t.routes(r.VirtualService(key)); filter != nil {
-			policies, problems := c.policies.Filters(r)
-			chain := &listenerv3.FilterChain{Filters: append(policies, filter)}
-			return edgeListener(r.Mesh(), c.bind, c.port, chain), append(t.problems, problems...)
+		t := &connector{Options: route.NewOptions(r, c.bound.Caller, c.port, name), key: key, sources: true, defaults: true}
+		routes = append(routes, t.tcpRoutes(r.VirtualService(key))...)
+		problems = append(problems, t.problems...)
+		if n := len(routes); n > 0 && routes[n-1].everything() {
+			break
 		}
 	}
-	return nil, nil
+	if len(routes) == 0 {
+		return nil, nil
+	}
+	policies, more := c.policies.Filters(r)
+	return edgeListener(r.Mesh(), c.bind, c.port, guarded(policies, ofRoutes(arrange(routes))...)...), append(problems, more...)
 }

@@ -11,6 +11,7 @@ import (
 	tcpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/tcp_proxy/v3"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
+	meshconfig "istio.io/api/mesh/v1alpha1"
 	networking "istio.io/api/networking/v1alpha3"
 
 	"meshlog.dev/proto/ident"
@@ -18,6 +19,7 @@ import (
 	"meshlog.dev/services/mesh/problem"
 	"meshlog.dev/services/mesh/xds/piece"
 	"meshlog.dev/services/mesh/xds/route"
+	"meshlog.dev/services/mesh/xds/traffic"
 )
 
 // connections is the part for a sidecar's filter chains for connections to one
@@ -25,6 +27,8 @@ import (
 type connections struct {
 	listener string
 	service  index.ServiceID
+	rule     index.RuleID // of the service; zero: none says something about connections
+	defaults bool         // the MeshConfig says something about connections
 	port     uint32
 	// cidr limits the destinations; empty: all that arrive here.
 	cidr string
@@ -42,18 +46,20 @@ func (c connections) Make(r *index.Reader) ([]piece.Piece, []problem.Diagnostic)
 	if s == nil {
 		return nil, nil
 	}
-	t := &connector{Options: route.NewOptions(r, c.caller, c.port, route.Mesh), key: c.virtualService}
+	t := &connector{Options: route.NewOptions(r, c.caller, c.port, route.Mesh), key: c.virtualService, defaults: c.defaults}
 	var all []*listenerv3.FilterChain
 	base := c.match(s)
-	final := forward(piece.ClusterName(s.Hostname, "", c.port))
+	rule, _ := r.DestinationRule(c.rule)
+	final := forwardAs(piece.ClusterName(s.Hostname, "", c.port), policyOf(r, c.defaults, rule, c.port))
 	if c.virtualService != (ident.Key{}) {
-		narrower, rest := t.routes(r.VirtualService(c.virtualService))
-		for _, n := range narrower {
-			m := &listenerv3.FilterChainMatch{PrefixRanges: n.ranges, ServerNames: base.GetServerNames()}
-			all = append(all, &listenerv3.FilterChain{FilterChainMatch: m, Filters: []*listenerv3.Filter{n.filter}})
-		}
-		if rest != nil {
-			final = rest
+		within, _ := prefix(c.cidr)
+		for _, chain := range ofRoutes(arrange(narrow(t.tcpRoutes(r.VirtualService(c.virtualService)), within))) {
+			if chain.GetFilterChainMatch() == nil {
+				final = chain.GetFilters()[0]
+				continue
+			}
+			chain.FilterChainMatch.ServerNames = base.GetServerNames()
+			all = append(all, chain)
 		}
 	}
 	last := &listenerv3.FilterChain{FilterChainMatch: base, Filters: []*listenerv3.Filter{final}}
@@ -111,63 +117,20 @@ func prefix(s string) (netip.Prefix, bool) {
 type connector struct {
 	route.Options
 	key      ident.Key
+	sources  bool                 // routes can be for some sources
+	defaults bool                 // the MeshConfig says something about connections
 	longest  *durationpb.Duration // of a connection; nil: for ever
 	problems []problem.Diagnostic
-}
-
-// narrowed is the route for some destinations.
-type narrowed struct {
-	ranges []*corev3.CidrRange
-	filter *listenerv3.Filter
-}
-
-// routes returns the routes for some destinations and the one for all others;
-// nil: no route decides about those (VST-5, VST-6).
-func (t *connector) routes(vs *networking.VirtualService) (some []narrowed, others *listenerv3.Filter) {
-	for i, tcp := range vs.GetTcp() {
-		at := fmt.Sprintf("spec.tcp[%d].route", i)
-		matches := tcp.GetMatch()
-		if len(matches) == 0 {
-			matches = []*networking.L4MatchAttributes{nil}
-		}
-		var subnets []string
-		for _, m := range matches {
-			if !t.Applies(m) {
-				continue
-			}
-			if len(m.GetDestinationSubnets()) == 0 {
-				return some, t.filter(at, tcp.GetRoute())
-			}
-			subnets = append(subnets, m.GetDestinationSubnets()...)
-		}
-		if rs := t.unclaimed(some, ranges(subnets)); len(rs) > 0 {
-			some = append(some, narrowed{rs, t.filter(at, tcp.GetRoute())})
-		}
-	}
-	return some, nil
-}
-
-// unclaimed leaves out ranges of earlier routes: no two chains may match the
-// same.
-func (t *connector) unclaimed(earlier []narrowed, all []*corev3.CidrRange) []*corev3.CidrRange {
-	seen := map[string]bool{}
-	for _, n := range earlier {
-		for _, r := range n.ranges {
-			seen[r.String()] = true
-		}
-	}
-	return slices.DeleteFunc(all, func(r *corev3.CidrRange) bool {
-		twice := seen[r.String()]
-		seen[r.String()] = true
-		return twice
-	})
 }
 
 // filter forwards connections to destinations by weight.
 func (t *connector) filter(at string, all []*networking.RouteDestination) *listenerv3.Filter {
 	shares := route.Weighted(all)
+	var policies []traffic.Policy
 	cluster := func(d *networking.RouteDestination) string {
-		return t.cluster(fmt.Sprintf("%s[%d].destination", at, slices.Index(all, d)), d.GetDestination())
+		name, policy := t.cluster(fmt.Sprintf("%s[%d].destination", at, slices.Index(all, d)), d.GetDestination())
+		policies = append(policies, policy)
+		return name
 	}
 	switch len(shares) {
 	case 0:
@@ -175,9 +138,9 @@ func (t *connector) filter(at string, all []*networking.RouteDestination) *liste
 		return forward(piece.BlackHoleCluster)
 	case 1:
 		to := cluster(shares[0])
-		return networkFilter(tcpProxy, &tcpv3.TcpProxy{
-			StatPrefix: to, ClusterSpecifier: &tcpv3.TcpProxy_Cluster{Cluster: to}, MaxDownstreamConnectionDuration: t.longest,
-		})
+		m := &tcpv3.TcpProxy{StatPrefix: to, ClusterSpecifier: &tcpv3.TcpProxy_Cluster{Cluster: to}, MaxDownstreamConnectionDuration: t.longest}
+		shape(m, policies...)
+		return networkFilter(tcpProxy, m)
 	}
 	weights := &tcpv3.TcpProxy_WeightedCluster{}
 	for _, d := range shares {
@@ -185,21 +148,35 @@ func (t *connector) filter(at string, all []*networking.RouteDestination) *liste
 			Name: cluster(d), Weight: uint32(d.GetWeight()),
 		})
 	}
-	return networkFilter(tcpProxy, &tcpv3.TcpProxy{
+	m := &tcpv3.TcpProxy{
 		StatPrefix:                      weights.GetClusters()[0].GetName(),
 		ClusterSpecifier:                &tcpv3.TcpProxy_WeightedClusters{WeightedClusters: weights},
 		MaxDownstreamConnectionDuration: t.longest,
-	})
+	}
+	if !shape(m, policies...) {
+		t.problems = append(t.problems, problem.Diagnostic{
+			Severity: problem.Warning, Code: "route", Key: t.key, Field: at,
+			Reason: "the DestinationRules of its destinations differ in connectionPool.tcp.idleTimeout or maxConnectionDuration, and proxies have one for all of a route",
+			Advice: "give these DestinationRules the same", Effect: "every connection of the route has the shortest",
+		})
+	}
+	return networkFilter(tcpProxy, m)
 }
 
-func (t *connector) cluster(at string, d *networking.Destination) string {
+// cluster returns the cluster of a destination, and the policy that counts there.
+func (t *connector) cluster(at string, d *networking.Destination) (string, traffic.Policy) {
 	s, host := t.Service(d.GetHost()), d.GetHost()
 	if s == nil {
 		t.warn(at+".host", fmt.Sprintf("there is no service %q that the caller may see", host), "correct the destination, or add what it names")
 	} else {
 		host = s.Hostname
 	}
-	return piece.ClusterName(host, d.GetSubset(), route.Port(s, d, t.Port))
+	port := route.Port(s, d, t.Port)
+	var mesh *meshconfig.MeshConfig
+	if t.defaults {
+		mesh = t.Mesh()
+	}
+	return piece.ClusterName(host, d.GetSubset(), port), traffic.Find(mesh, t.ConnectionRule(d.GetHost()), d.GetSubset(), port)
 }
 
 func (t *connector) warn(at, reason, advice string) {
@@ -216,6 +193,13 @@ func forward(cluster string) *listenerv3.Filter {
 	return networkFilter(tcpProxy, &tcpv3.TcpProxy{
 		StatPrefix: cluster, ClusterSpecifier: &tcpv3.TcpProxy_Cluster{Cluster: cluster},
 	})
+}
+
+// forwardAs is forward with what a policy says about connections.
+func forwardAs(cluster string, policy traffic.Policy) *listenerv3.Filter {
+	m := &tcpv3.TcpProxy{StatPrefix: cluster, ClusterSpecifier: &tcpv3.TcpProxy_Cluster{Cluster: cluster}}
+	shape(m, policy)
+	return networkFilter(tcpProxy, m)
 }
 
 // others is the part for the chain for unknown destinations (LSN-8).

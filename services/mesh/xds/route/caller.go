@@ -171,6 +171,14 @@ func NewOptions(r *index.Reader, c Caller, port uint32, gateway string) Options 
 		rule, _ := r.DestinationRule(id)
 		return rule
 	}
+	o.ConnectionRule = func(host string) *networking.DestinationRule {
+		s := o.Service(host)
+		if s == nil {
+			return nil
+		}
+		rule, _ := r.DestinationRule(r.ConnectionRule(c.scope, s.Namespace, host))
+		return rule
+	}
 	return o
 }
 

@@ -239,13 +239,7 @@ func hashOf(mesh *meshconfig.MeshConfig, rule *networking.DestinationRule, subse
 	if rule == nil {
 		return nil
 	}
-	policy := traffic.Of(mesh, rule, port)
-	if subset != "" {
-		if i := slices.IndexFunc(rule.GetSubsets(), func(s *networking.Subset) bool { return s.GetName() == subset }); i >= 0 {
-			policy = traffic.OfSubset(mesh, rule, i, port)
-		}
-	}
-	return policy.Balancer.GetConsistentHash()
+	return traffic.Find(mesh, rule, subset, port).Balancer.GetConsistentHash()
 }
 
 // hashPolicy translates it; none if requests are not hashed.

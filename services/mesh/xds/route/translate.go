@@ -45,6 +45,8 @@ type Options struct {
 	Service func(host string) *index.Service
 	// Rule returns the DestinationRule of a host, or nil.
 	Rule func(host string) *networking.DestinationRule
+	// ConnectionRule is Rule, or nil if the rule says nothing about connections.
+	ConnectionRule func(host string) *networking.DestinationRule
 	// Delegate returns the VirtualService that another one names (VS-4), or nil.
 	Delegate func(namespace, name string) *networking.VirtualService
 }

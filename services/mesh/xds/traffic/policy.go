@@ -7,6 +7,7 @@ package traffic
 import (
 	"cmp"
 	"fmt"
+	"slices"
 
 	meshconfig "istio.io/api/mesh/v1alpha1"
 	networking "istio.io/api/networking/v1alpha3"
@@ -44,6 +45,17 @@ func Of(mesh *meshconfig.MeshConfig, rule *networking.DestinationRule, port uint
 func OfSubset(mesh *meshconfig.MeshConfig, rule *networking.DestinationRule, subset int, port uint32) Policy {
 	field := fmt.Sprintf("subsets[%d].trafficPolicy", subset)
 	return Of(mesh, rule, port).under(ofMesh(mesh), rule.GetSubsets()[subset].GetTrafficPolicy(), field, port)
+}
+
+// Find is Of for the subset "", and else OfSubset for the subset with that name, or Of if the
+// rule has none of that name.
+func Find(mesh *meshconfig.MeshConfig, rule *networking.DestinationRule, subset string, port uint32) Policy {
+	if subset != "" {
+		if i := slices.IndexFunc(rule.GetSubsets(), func(s *networking.Subset) bool { return s.GetName() == subset }); i >= 0 {
+			return OfSubset(mesh, rule, i, port)
+		}
+	}
+	return Of(mesh, rule, port)
 }
 
 // ofMesh is the mesh's policy, which rules replace group by group (DR-25).

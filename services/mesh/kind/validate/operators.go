@@ -1,0 +1,45 @@
+package validate
+
+import (
+	"regexp"
+	"strings"
+)
+
+// Operators in values of headers (VSA-5). Envoy rejects all routes of a port because of one
+// that it does not know, or of a parameter that it does not take. CEL and COALESCE are not
+// among them: only Envoy can tell whether their parameters are well formed.
+var (
+	// plainOperators take no parameters.
+	plainOperators = []string{
+		"HOSTNAME", "PROTOCOL", "ROUTE_NAME", "VIRTUAL_CLUSTER_NAME", "LISTENER_NAME", "FILTER_CHAIN_NAME", "CONNECTION_ID", "STREAM_ID", "UNIQUE_ID",
+		"TRACE_ID", "SPAN_ID", "GRPC_STATUS_NUMBER", "ACCESS_LOG_TYPE", "LOCAL_REPLY_BODY", "CONNECTION_TERMINATION_DETAILS", "CUSTOM_FLAGS",
+		"(?:BYTES|PACKETS)_RETRANSMITTED", "BYTES_RECEIVED", "BYTES_SENT", "(?:REQUEST_HEADERS|RESPONSE_HEADERS|RESPONSE_TRAILERS)_BYTES",
+		"DURATION", "ROUNDTRIP_DURATION", "(?:REQUEST|RESPONSE)(?:_TX)?_DURATION", "RESPONSE_CODE", "RESPONSE_CODE_DETAILS", "RESPONSE_FLAGS", "RESPONSE_FLAGS_LONG",
+		"DOWNSTREAM_(?:DIRECT_)?(?:REMOTE|LOCAL)_(?:ADDRESS(?:_WITHOUT_PORT)?|PORT)", "DOWNSTREAM_(?:DIRECT_)?LOCAL_ADDRESS_ENDPOINT_ID",
+		"DOWNSTREAM_(?:LOCAL|PEER)_(?:SUBJECT|(?:URI|DNS|IP|EMAIL|OTHERNAME)_SAN)", "(?:DOWN|UP)STREAM_TLS_(?:CIPHER|VERSION|SESSION_ID|GROUP)",
+		"DOWNSTREAM_PEER_(?:ISSUER|SERIAL|FINGERPRINT_1|FINGERPRINT_256|CERT|CHAIN_FINGERPRINTS_1|CHAIN_FINGERPRINTS_256|CHAIN_SERIALS|ISSUER_FINGERPRINT_256|ISSUER_SERIAL)",
+		"(?:DOWN|UP)STREAM_(?:WIRE_BYTES|HEADER_BYTES|DECOMPRESSED_HEADER_BYTES)_(?:SENT|RECEIVED)", "(?:DOWN|UP)STREAM_(?:DETECTED_CLOSE_TYPE|LOCAL_CLOSE_REASON|TRANSPORT_FAILURE_REASON)",
+		"DOWNSTREAM_CX_RTT", "DOWNSTREAM_HANDSHAKE_DURATION", "TLS_JA[34]_FINGERPRINT",
+		"UPSTREAM_(?:CLUSTER|CLUSTER_RAW|PROTOCOL|SERVER_NAME|REQUEST_ATTEMPT_COUNT|CONNECTION_ID|CONNECTION_IDS_ATTEMPTED|CONNECTION_POOL_READY_DURATION)",
+		"UPSTREAM_HOST", "UPSTREAM_HOST(?:_NAME|_NAMES_ATTEMPTED|S_ATTEMPTED)(?:_WITHOUT_PORT)?", "UPSTREAM_(?:REMOTE|LOCAL)_(?:ADDRESS(?:_WITHOUT_PORT)?|PORT)",
+		"UPSTREAM_REMOTE_ADDRESS_ENDPOINT_ID", "UPSTREAM_PEER_(?:ISSUER|CERT|SUBJECT)", "UPSTREAM_(?:PEER|LOCAL)_(?:URI|DNS|IP)_SAN",
+	}
+	// operators are the others, each with its parameters.
+	operators = []string{
+		`(?:START|EMIT)_TIME(?:_LOCAL)?(?:\([^)]*\))?`, `(?:DOWN|UP)STREAM_PEER_CERT_V_(?:START|END)(?:\([^)]*\))?`, // how the time is written
+		`(?:REQ|RESP|TRAILER|REQUEST_HEADER|RESPONSE_HEADER|RESPONSE_TRAILER|STREAM_INFO_REQ)\(` + headerName + `(?:\?` + headerName + `)?\)` + maxLength,
+		`(?:QUERY_PARAM|ENVIRONMENT|DYNAMIC_METADATA)\([^)]+\)` + maxLength, `(?:UPSTREAM|CLUSTER)_METADATA\([^)]+\)`,
+		`METADATA\((?:DYNAMIC|CLUSTER|ROUTE|UPSTREAM_HOST|LISTENER|LISTENER_FILTER_CHAIN|VIRTUAL_HOST):[^)]+\)` + maxLength,
+		`(?:UPSTREAM_)?FILTER_STATE\([^):]+(?::(?:PLAIN|TYPED|FIELD:[^):]+))?\)` + maxLength,
+		`COMMON_DURATION\([^):]+:[^):]+(?::(?:ms|us|ns))?\)`, `GRPC_STATUS(?:\((?:CAMEL_STRING|SNAKE_STRING|NUMBER)\))?`,
+		`PATH(?:\((?:WQ|NQ)(?::(?:ORIG|PATH|ORIG_OR_PATH))?\)` + maxLength + `)?`, `QUERY_PARAMS(?:\((?:ORIG|DECODED)\)` + maxLength + `)?`,
+		`REQUESTED_SERVER_NAME(?:\((?:SNI_ONLY|SNI_FIRST|HOST_FIRST)(?::ORIG)?\))?`,
+	}
+	operator = regexp.MustCompile(`%%|%(?:` + strings.Join(plainOperators, "|") + `|` + strings.Join(operators, "|") + `)%`)
+)
+
+const (
+	// headerName is what Envoy takes as the name of a header.
+	headerName = "(?::?[0-9A-Za-z!#$&'*+.^_|~-]+)"
+	maxLength  = `(?::[0-9]+)?`
+)
