@@ -196,6 +196,7 @@ func (p *Proxy) Call(c Call) Outcome {
 	chain := matchChain(l, c)
 	if chain == nil {
 		o.close("no filter chain matches")
+		o.logged(l.GetAccessLog())
 		return o
 	}
 	o.FilterChain = chain.GetName()

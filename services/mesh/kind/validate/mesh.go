@@ -60,6 +60,7 @@ func MeshConfig(m proto.Message) []problem.Diagnostic {
 	}
 	c.authorities(mc)
 	c.extensionProviders(mc.GetExtensionProviders())
+	c.meshLogs(mc)
 	c.meshConfigFields(mc)
 	return c.result()
 }
