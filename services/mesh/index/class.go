@@ -114,8 +114,11 @@ type LDSClass struct {
 	Policies SelectorSet `json:",omitempty"`
 	// PrincipalNames as in ECDSClass, set only with Policies.
 	PrincipalNames bool `json:",omitempty"`
-	Raw            SelectorSet
-	Release        string
+	// Telemetry are the selectors of Telemetries of the proxy's namespace that matched, with
+	// the namespace: the argument of Reader.Telemetry.
+	Telemetry SelectorSet `json:",omitempty"`
+	Raw       SelectorSet
+	Release   string
 }
 
 // RDSClass holds what RouteConfigurations depend on.
@@ -329,6 +332,7 @@ func (c ProxyClass) String() string {
 	add(c.LDS.Sources)
 	add(c.RDS.Sources)
 	add(c.ECDS.Selected)
+	add(c.LDS.Telemetry)
 	for t := range ident.ResourceTypes {
 		add(c.Raw(t))
 	}

@@ -81,6 +81,9 @@ func classify(pc *PushContext, p *proxy.Proxy) ProxyClass {
 	if client != ClientGRPC {
 		c.setPolicies(pc, p, client)
 	}
+	if client == ClientSidecar || c.LDS.Gateways != "" {
+		c.LDS.Telemetry = pc.telemetry.selected(pc.settings, p)
+	}
 	switch {
 	case client == ClientGRPC:
 	case slices.Contains(pc.settings.trustDomains, p.Identity.TrustDomain):
@@ -191,6 +194,7 @@ func (pc *PushContext) HasLargeRegexes() bool { return pc.virtualServices.large 
 //     Gateways' namespaces;
 //   - routers and sidecars for each selector of policies, and gRPC servers where the
 //     selector's namespace has a port for gRPC;
+//   - sidecars for each selector of Telemetries;
 //   - a sidecar that matches every source;
 //   - a sidecar and a gRPC server whose workload has ports of all kinds;
 //   - sidecars and gRPC clients of each cluster and network;
@@ -238,6 +242,7 @@ func (pc *PushContext) Classes() []ProxyClass {
 		}
 	}
 	pc.policyClasses(add)
+	pc.telemetryClasses(add)
 	every := pc.classOf(ClientSidecar, "")
 	anyone := func(*sourceMatch) bool { return true }
 	every.LDS.Sources, every.RDS.Sources = pc.virtualServices.sourcesOf(ident.LDS, anyone), pc.virtualServices.sourcesOf(ident.RDS, anyone)

@@ -36,6 +36,7 @@ type PushContext struct {
 	gateways        gatewayIndex
 	policies        policyIndex
 	peers           peerIndex
+	telemetry       telemetryIndex
 	grants          grantIndex
 	networks        networkIndex
 	problems        table.Table[about, []problem.Diagnostic]
@@ -45,7 +46,7 @@ type PushContext struct {
 var indexedKinds = []string{
 	resourceKind, world.ServiceKind, serviceEntryKind, world.EndpointsKind, workloadEntryKind, world.WorkloadKind,
 	virtualServiceKind, destinationRuleKind, gatewayKind, authorizationKind, requestsKind, peersKind, world.NodeKind, world.NamespaceKind, meshNetworksKind,
-	secretKind, configMapKind, trustBundleKind, jwksKind, grantKind,
+	secretKind, configMapKind, trustBundleKind, jwksKind, grantKind, telemetryKind,
 }
 
 // NewPushContext indexes the whole world.
@@ -145,6 +146,7 @@ func (pc *PushContext) next(w *world.World, changed []ident.Key) (*PushContext, 
 	next.gateways = pc.gateways.next(t, changes[gatewayKind])
 	next.policies = pc.policies.next(t, slices.Concat(changes[authorizationKind], changes[requestsKind]))
 	next.peers = pc.peers.next(t, changes[peersKind])
+	next.telemetry = pc.telemetry.next(t, changes[telemetryKind])
 	next.grants = pc.grants.next(t, changes[grantKind])
 	t.credentials(changes)
 	t.tokenKeys(w, changes)

@@ -93,6 +93,8 @@ const (
 	InputView
 	// InputGrants: the ReferenceGrants of namespace A.
 	InputGrants
+	// InputTelemetry: the Telemetries of namespace A.
+	InputTelemetry
 )
 
 // Compare orders inputs.

@@ -100,7 +100,10 @@ var table = []*Kind{
 		Group: securityGroup, Versions: securityAll, Namespaced: true, Security: true, Meaning: Served,
 		validate: validate.RequestAuthentication,
 	}),
-	of[telemetry.Telemetry](Kind{Group: telemetryGroup, Versions: []string{"v1", "v1alpha1"}, Namespaced: true}),
+	of[telemetry.Telemetry](Kind{
+		Group: telemetryGroup, Versions: []string{"v1", "v1alpha1"}, Namespaced: true, Meaning: Served,
+		validate: validate.Telemetry,
+	}),
 	of[extensions.WasmPlugin](Kind{Group: extensionsGroup, Versions: []string{"v1alpha1"}, Namespaced: true}),
 	of[extensions.TrafficExtension](Kind{Group: extensionsGroup, Versions: []string{"v1alpha1"}, Namespaced: true}),
 	of[registryv1.SecretReference](Kind{

@@ -170,10 +170,12 @@ func (p *Proxy) filters(chain *listenerv3.FilterChain, c Call, decrypted bool, o
 				return
 			}
 			p.http(m, c, policies, o)
+			o.logged(m.GetAccessLog())
 			return
 		case *tcpv3.TcpProxy:
 			o.send(c, decrypted)
 			p.tcp(m, decrypted, o)
+			o.logged(m.GetAccessLog())
 			return
 		default:
 			if !policies.run(f.GetName(), m) {

@@ -204,6 +204,7 @@ func (p *Proxy) Call(c Call) Outcome {
 	}
 	if chain == nil {
 		o.close("no filter chain matches")
+		o.logged(l.GetAccessLog())
 		return o
 	}
 	o.FilterChain = chain.GetName()

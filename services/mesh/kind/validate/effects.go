@@ -66,6 +66,7 @@ func (c *checker) meshConfigFields(m *meshconfig.MeshConfig) {
 	}
 	warn(root, m.ProtoReflect(), meshConfigEffects)
 	warn(root.field("defaultConfig"), m.GetDefaultConfig().ProtoReflect(), proxyConfigEffects)
+	warn(root.field("defaultProviders"), m.GetDefaultProviders().ProtoReflect(), defaultsEffects)
 	for i, p := range m.GetExtensionProviders() {
 		warn(root.field("extensionProviders").item(i), p.ProtoReflect(), providerEffects)
 	}
@@ -94,6 +95,15 @@ var noEffects = append([]NoEffect{
 	{Kind: "Gateway", Field: "servers.port.targetPort", Instead: "the server listens on the port's number"},
 	{Kind: "Gateway", Field: "servers.defaultEndpoint", Instead: "requests go where VirtualServices say"},
 	{Kind: "RequestAuthentication", Field: "jwtRules.timeout", Instead: "keys come from the log, and their watcher has a timeout of its own; with the annotation meshlog.dev/jwks it counts"},
+	{Kind: "Telemetry", Field: "tracing", Instead: "proxies report no traces"},
+	{Kind: "Telemetry", Field: "metrics", Instead: "proxies have the statistics of a stock Envoy, which has no istio_requests_total"},
+	{Kind: "Telemetry", Field: "accessLogging.filter", Instead: "all requests and connections are logged"},
+	{Kind: "Telemetry", Field: "targetRefs.kind=GatewayClass", Instead: "only a target of kind Gateway selects proxies"},
+	{Kind: "Telemetry", Field: "targetRefs.kind=Service", Instead: "only a target of kind Gateway selects proxies"},
+	{Kind: "Telemetry", Field: "targetRefs.kind=ServiceEntry", Instead: "only a target of kind Gateway selects proxies"},
+	{Kind: "Telemetry", Field: "targetRef.kind=GatewayClass", Instead: "only a target of kind Gateway selects proxies"},
+	{Kind: "Telemetry", Field: "targetRef.kind=Service", Instead: "only a target of kind Gateway selects proxies"},
+	{Kind: "Telemetry", Field: "targetRef.kind=ServiceEntry", Instead: "only a target of kind Gateway selects proxies"},
 	{Kind: "MeshNetworks", Field: "networks.gateways.locality", Instead: "a gateway has the locality of the endpoints behind it"},
 	{Kind: "MeshConfig", Field: "defaultTrafficPolicy.outlierDetection.consecutiveErrors", Instead: otherErrors},
 	{Kind: "MeshConfig", Field: "outboundTrafficPolicy.mode=ALLOW_ANY_DYNAMIC_DNS", Instead: "requests to unknown hosts go to the address that the caller chose, as with ALLOW_ANY"},
@@ -119,6 +129,7 @@ func trafficPolicyNoEffects(places ...string) []NoEffect {
 var meshConfigEffects = map[string]bool{
 	"connectTimeout": true, "defaultDestinationRuleExportTo": true, "defaultHttpRetryPolicy": true, "defaultServiceExportTo": true,
 	"defaultTrafficPolicy": true, "defaultVirtualServiceExportTo": true, "dnsRefreshRate": true, "h2UpgradePolicy": true,
+	"accessLogFile": true, "accessLogFormat": true, "accessLogEncoding": true, "disableEnvoyListenerLog": true, "defaultProviders": true,
 	"enableAutoMtls": true, "inboundTrafficPolicy": true, "meshMTLS": true, "outboundTrafficPolicy": true, "pathNormalization": true, "protocolDetectionTimeout": true, "proxyHttpPort": true,
 	"localityLbSetting": true, "proxyListenPort": true, "rootNamespace": true, "serviceSettings": true, "tcpKeepalive": true, "tlsDefaults": true,
 	"defaultConfig": true, "extensionProviders": true, "trustDomain": true, "trustDomainAliases": true, "caCertificates": true,
@@ -127,7 +138,8 @@ var meshConfigEffects = map[string]bool{
 var (
 	proxyConfigEffects = map[string]bool{"gatewayTopology": true}
 	authorityEffects   = map[string]bool{"pem": true, "trustDomains": true}
-	providerEffects    = map[string]bool{"name": true, "envoyExtAuthzHttp": true, "envoyExtAuthzGrpc": true}
+	providerEffects    = map[string]bool{"name": true, "envoyExtAuthzHttp": true, "envoyExtAuthzGrpc": true, "envoyFileAccessLog": true}
+	defaultsEffects    = map[string]bool{"accessLogging": true}
 )
 
 func meshConfigNoEffects() []NoEffect {
@@ -145,6 +157,7 @@ func meshConfigNoEffects() []NoEffect {
 	}
 	add(&meshconfig.MeshConfig{}, meshConfigEffects, "", "Istio's default holds, if it has one")
 	add(&meshconfig.ProxyConfig{}, proxyConfigEffects, "defaultConfig.", "proxies keep what they were started with")
+	add(&meshconfig.MeshConfig_DefaultProviders{}, defaultsEffects, "defaultProviders.", "no proxy uses the provider by default")
 	add(&meshconfig.MeshConfig_CertificateData{}, authorityEffects, "caCertificates.", "no proxy trusts a root by the entry")
 	add(&meshconfig.MeshConfig_ExtensionProvider{}, providerEffects, "extensionProviders.", "no proxy uses the provider")
 	return rows

@@ -30,8 +30,8 @@ type authorizer interface {
 // milliseconds in 32 bits.
 const tooLongCheck = 1 << 32 * time.Millisecond
 
-// extensionProviders checks the providers of a MeshConfig (AZ-9). Only external
-// authorizers have an effect.
+// extensionProviders checks the providers of a MeshConfig (AZ-9, TL-5). Only external
+// authorizers and access logs in files have an effect.
 func (c *checker) extensionProviders(providers []*extensionProvider) {
 	seen := map[string]bool{}
 	for i, p := range providers {
@@ -46,6 +46,9 @@ func (c *checker) extensionProviders(providers []*extensionProvider) {
 		}
 		if g := p.GetEnvoyExtAuthzGrpc(); g != nil {
 			c.authorizer(at.field("envoyExtAuthzGrpc"), g)
+		}
+		if f := p.GetEnvoyFileAccessLog(); f != nil {
+			c.fileLog(at.field("envoyFileAccessLog"), f)
 		}
 	}
 }

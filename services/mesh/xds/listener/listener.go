@@ -29,9 +29,10 @@ import (
 func Listeners(r *index.Reader, class index.LDSClass) []piece.Part {
 	switch class.Client {
 	case index.ClientSidecar:
-		return sidecarParts(r, class)
+		parts := withLogs(r, class, false, sidecarParts(r, class))
+		return observe(r, class, append(parts, withLogs(r, class, true, inboundParts(r, class))...))
 	case index.ClientRouter:
-		return routerParts(r, class)
+		return observe(r, class, withLogs(r, class, false, routerParts(r, class)))
 	case index.ClientGRPC:
 		return grpcParts(r, class)
 	}

@@ -47,8 +47,7 @@ func sidecarParts(r *index.Reader, class index.LDSClass) []piece.Part {
 		parts = append(parts, proxied{uint32(port), offers(r, class.Certificates)})
 		o.reserve(place{loopback, uint32(port)})
 	}
-	parts = append(append(parts, o.parts()...), o.problems...)
-	return append(parts, inboundParts(r, class)...)
+	return append(append(parts, o.parts()...), o.problems...)
 }
 
 // outbound collects the listeners of a class of sidecars.
