@@ -90,7 +90,7 @@ spec:
 apiVersion: networking.istio.io/v1
 kind: DestinationRule
 metadata: {name: db, namespace: shop}
-spec: {host: db.internal, trafficPolicy: {outlierDetection: {consecutive5xxErrors: 1, baseEjectionTime: 300s}}}
+spec: {host: db.internal, trafficPolicy: {outlierDetection: {consecutive5xxErrors: 1, baseEjectionTime: 300s, maxEjectionPercent: 100}}}
 `
 
 // A real Envoy calls the endpoint of its own locality as long as that answers, and then the
