@@ -211,3 +211,20 @@ func TestEnvoyTakesLogOperators(t *testing.T) {
 	all := inbound(t, dir, strings.NewReplacer("LOG", "/dev/null", "FORMAT", format).Replace(loggedMesh))
 	envoytest.Validate(t, envoytest.Config{Listeners: []*listenerv3.Listener{all["8000"], all["5432"]}})
 }
+
+// MC-12, LSN-17: a listener logs the connections that no chain takes, unless the MeshConfig says
+// that it must not.
+func TestListenerLog(t *testing.T) {
+	objects := strings.NewReplacer("LOG", "/dev/null", "FORMAT", "{}").Replace(loggedMesh)
+	for port, l := range inbound(t, t.TempDir(), objects) {
+		if flags := l.GetAccessLog()[0].GetFilter().GetResponseFlagFilter().GetFlags(); len(l.GetAccessLog()) != 1 || !slices.Equal(flags, []string{"NR"}) {
+			t.Errorf("the listener of port %s logs %v", port, l.GetAccessLog())
+		}
+	}
+	silent := strings.Replace(objects, "\nspec:\n  extensionProviders:", "\nspec:\n  disableEnvoyListenerLog: true\n  extensionProviders:", 1)
+	for port, l := range inbound(t, t.TempDir(), silent) {
+		if len(l.GetAccessLog()) > 0 {
+			t.Errorf("the listener of port %s logs %v", port, l.GetAccessLog())
+		}
+	}
+}
