@@ -23,7 +23,8 @@ func (s *sim) final() {
 	}
 	gone := map[string]bool{}
 	for _, r := range s.records() {
-		if o, ok := r.Event.Body.(*events.Overlay); ok && o.Remove {
+		valid, judged := s.signer.valid[r.Hash]
+		if o, ok := r.Event.Body.(*events.Overlay); ok && o.Remove && (valid || !judged) {
 			gone[o.ID] = true
 		}
 	}
