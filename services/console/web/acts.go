@@ -166,8 +166,10 @@ func (s *Server) actPage(w http.ResponseWriter, r *http.Request) {
 	s.show(w, p, d)
 }
 
-// HasCursor reports whether the page can be moved in time: acts are of the present.
-func (p *page) HasCursor() bool { return p.Mesh != nil && !strings.HasPrefix(p.Path, "/act") }
+// HasCursor reports whether the page can be moved in time: acts and drafts are of the present.
+func (p *page) HasCursor() bool {
+	return p.Mesh != nil && !strings.HasPrefix(p.Path, "/act") && p.Path != whatIfPath
+}
 
 // actOf begins a page of an act.
 func (s *Server) actOf(w http.ResponseWriter, r *http.Request) (*page, bool) {

@@ -197,6 +197,7 @@ func TestBrowser(t *testing.T) {
 	}
 	t.Run("acts by keyboard", func(t *testing.T) { b := *b; b.T = t; testActsByKeyboard(m, &b) })
 	t.Run("rollouts", testRolloutsInBrowser)
+	t.Run("what-if", func(t *testing.T) { b := *b; b.T = t; testWhatIfByKeyboard(&b) })
 	t.Run("keyboard", func(t *testing.T) { b := *b; b.T = t; testKeyboard(&b) })
 	t.Run("live", func(t *testing.T) { b := *b; b.T = t; testLive(m, &b) })
 	t.Run("charts", func(t *testing.T) { b := *b; b.T = t; testCharts(m, &b) })
@@ -227,7 +228,7 @@ func (b *browser) accessible(name, path string) {
 // picture writes a screenshot, for the README.
 func (b *browser) picture(name string, dark bool) {
 	b.Helper()
-	of := map[string]bool{"overview": false, "timeline": false, "version": true, "why": false, "fleet": true, "problems": false, "phone": false, "routes": false, "act": true, "rollouts": false}
+	of := map[string]bool{"overview": false, "timeline": false, "version": true, "why": false, "fleet": true, "problems": false, "phone": false, "routes": false, "act": true, "rollouts": false, "what-if": false}
 	if want, ok := of[name]; !*screenshots || !ok || want != dark {
 		return
 	}

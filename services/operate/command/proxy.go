@@ -205,15 +205,10 @@ func ServedOf(content *store.Snapshot, to *proxy.Proxy) (s Served, err error) {
 
 // Resource decodes a resource, and prints it as Envoy's config dump does.
 func Resource(t ident.ResourceType, r *xds.Resource) (proto.Message, json.RawMessage, error) {
-	of, err := protoregistry.GlobalTypes.FindMessageByURL(t.URL())
-	if err != nil {
-		return nil, nil, err
-	}
-	m := of.New().Interface()
-	err = proto.Unmarshal(r.Value(), m)
+	m, err := decode(t, r)
 	var b []byte
 	if err == nil {
-		b, err = protojson.MarshalOptions{UseProtoNames: true, Resolver: anytype.Types}.Marshal(m)
+		b, err = printed(m)
 	}
 	if err != nil {
 		return nil, nil, fmt.Errorf("%s %s: %w", t.Message(), r.Name, err)
@@ -221,12 +216,53 @@ func Resource(t ident.ResourceType, r *xds.Resource) (proto.Message, json.RawMes
 	return m, b, nil
 }
 
+func decode(t ident.ResourceType, r *xds.Resource) (proto.Message, error) {
+	of, err := protoregistry.GlobalTypes.FindMessageByURL(t.URL())
+	if err != nil {
+		return nil, err
+	}
+	m := of.New().Interface()
+	return m, proto.Unmarshal(r.Value(), m)
+}
+
+func printed(m proto.Message) ([]byte, error) {
+	return protojson.MarshalOptions{UseProtoNames: true, Resolver: anytype.Types}.Marshal(m)
+}
+
+// documentsOf prints two messages; nil: one of them cannot be printed. With trim, virtual hosts
+// that are the same are left out, first of them at the beginning.
+func documentsOf(a, b proto.Message, trim bool) (docs [2]json.RawMessage, first int) {
+	if trim {
+		a, b, first = trimmed(a, b)
+	}
+	for i, m := range []proto.Message{a, b} {
+		if text, err := printed(m); err == nil {
+			docs[i] = text
+		}
+	}
+	return docs, first
+}
+
 // CompareResources returns the change from before to after, and their messages; nil: there
 // is none, or this build cannot read it.
 func CompareResources(t ident.ResourceType, before, after *xds.Resource) (past.ObjectChange, [2]proto.Message) {
 	var messages [2]proto.Message
-	var docs [2]json.RawMessage
 	var errs [2]error
+	for i, r := range []*xds.Resource{before, after} {
+		if r != nil {
+			messages[i], errs[i] = decode(t, r)
+		}
+	}
+	c := past.ObjectChange{Object: t.Message() + " " + cmp.Or(before, after).Name}
+	if before != nil && after != nil && errs[0] == nil && errs[1] == nil {
+		docs, first := documentsOf(messages[0], messages[1], true)
+		if docs[0] != nil && docs[1] != nil {
+			c.Compare("", docs[0], docs[1], nil)
+			shifted(c.Fields, first)
+			return c, messages
+		}
+	}
+	var docs [2]json.RawMessage
 	for i, r := range []*xds.Resource{before, after} {
 		if r == nil {
 			continue
@@ -235,7 +271,6 @@ func CompareResources(t ident.ResourceType, before, after *xds.Resource) (past.O
 			docs[i] = json.RawMessage("null")
 		}
 	}
-	c := past.ObjectChange{Object: t.Message() + " " + cmp.Or(before, after).Name}
 	c.Compare("", docs[0], docs[1], cmp.Or(errs[0], errs[1]))
 	return c, messages
 }
