@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
 	"meshlog.dev/proto/ident"
@@ -118,6 +119,34 @@ func DecodeUpdate(b []byte) (u Update, blob ident.Hash, err error) {
 		return u, blob, fmt.Errorf("update %s: %w", VersionOf(u.Manifest.GetVersion()), err)
 	}
 	return u, blob, nil
+}
+
+const manifestField protowire.Number = 1 // of an Update
+
+// DecodeUpdateManifest returns the manifest of an encoded update, and does not decode the
+// delta. It keeps no reference to b.
+func DecodeUpdateManifest(b []byte) (*Manifest, error) {
+	m := new(Manifest)
+	for len(b) > 0 {
+		num, typ, n := protowire.ConsumeField(b)
+		if err := protowire.ParseError(n); err != nil {
+			return nil, fmt.Errorf("update: %w", err)
+		}
+		field := b[:n]
+		b = b[n:]
+		if num != manifestField || typ != protowire.BytesType {
+			continue
+		}
+		_, _, n = protowire.ConsumeTag(field)
+		is, _ := protowire.ConsumeBytes(field[n:])
+		if err := (proto.UnmarshalOptions{Merge: true}).Unmarshal(is, m); err != nil {
+			return nil, fmt.Errorf("update: manifest: %w", err)
+		}
+	}
+	if err := CheckManifest(m); err != nil {
+		return nil, fmt.Errorf("update: %w", err)
+	}
+	return m, nil
 }
 
 // EncodeCheckpoint encodes c, for a checkpoint that is a blob itself, such as the

@@ -59,6 +59,9 @@ func TestUpdateRoundTrip(t *testing.T) {
 		if again, _ := store.EncodeUpdate(got, ident.Hash{}); !bytes.Equal(again, b) {
 			t.Fatal("the same update has other bytes")
 		}
+		if m, err := store.DecodeUpdateManifest(b); err != nil || !proto.Equal(m, u.Manifest) {
+			t.Fatalf("manifest alone: %v, %v", m, err)
+		}
 	}
 	u := store.Update{Manifest: exampleManifest()}
 	name := ident.HashOf([]byte("delta"))
@@ -123,6 +126,10 @@ func TestDecodeRefuses(t *testing.T) {
 		if _, _, err := store.DecodeUpdate(tt.bytes); err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s: error %v, want one with %q", tt.name, err, tt.want)
 		}
+		alone := strings.HasPrefix(tt.want, "delta") || strings.HasPrefix(tt.want, "put") || strings.HasPrefix(tt.want, "remove")
+		if _, err := store.DecodeUpdateManifest(tt.bytes); (err == nil) != alone {
+			t.Errorf("%s: the manifest alone: error %v", tt.name, err)
+		}
 	}
 }
 
@@ -134,8 +141,12 @@ func FuzzDecodeUpdate(f *testing.F) {
 	f.Add(b)
 	f.Fuzz(func(t *testing.T, b []byte) {
 		u, blob, err := store.DecodeUpdate(b)
+		m, alone := store.DecodeUpdateManifest(b) // does not look at the delta
 		if err != nil {
 			return
+		}
+		if alone != nil || !proto.Equal(m, u.Manifest) {
+			t.Fatalf("manifest alone: %v, %v", m, alone)
 		}
 		again, err := store.EncodeUpdate(u, blob)
 		if err != nil {

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -32,6 +33,8 @@ type Process struct {
 	env  []string
 	attr *syscall.SysProcAttr
 
+	before int64 // bytes in the file of earlier processes
+
 	cmd  *exec.Cmd
 	done chan struct{} // closed once it has ended
 	err  error         // how it ended; read after done
@@ -54,6 +57,9 @@ func start(name, dir string, argv, env []string, attr *syscall.SysProcAttr) (*Pr
 		return nil, err
 	}
 	defer log.Close() // the child has its own
+	if p.before, err = log.Seek(0, io.SeekEnd); err != nil {
+		return nil, err
+	}
 	p.cmd = exec.Command(argv[0], argv[1:]...)
 	p.cmd.Env = append(os.Environ(), env...)
 	p.cmd.Stdout, p.cmd.Stderr = log, log
@@ -138,12 +144,13 @@ func (p *Process) Paused() (bool, error) {
 // Resume ends a Pause.
 func (p *Process) Resume() error { return p.cmd.Process.Signal(syscall.SIGCONT) }
 
-// Tail returns the last lines that the process printed.
+// Tail returns the last lines that the process printed, none of an earlier process of the name.
 func (p *Process) Tail(lines int) string {
 	b, err := os.ReadFile(p.LogPath)
 	if err != nil {
 		return err.Error()
 	}
+	b = b[min(p.before, int64(len(b))):]
 	all := strings.Split(string(bytes.TrimRight(b, "\n")), "\n")
 	return strings.Join(all[max(0, len(all)-lines):], "\n")
 }

@@ -84,6 +84,15 @@ func TestProcessEnds(t *testing.T) {
 	if err := p.Running(); err == nil || !strings.Contains(err.Error(), "killed") {
 		t.Errorf("Running after Kill: %v", err)
 	}
+	again, err := p.Again()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(again.Kill)
+	waitUp(t, again)
+	if got := again.Tail(10); got != "up" {
+		t.Errorf("a process that runs again printed %q, want its own output only", got)
+	}
 }
 
 func TestWaitingEndsWithTheProcess(t *testing.T) {

@@ -62,13 +62,16 @@ func (w *words) host(host string) {
 // text adds the hosts, names and addresses in a text, such as the name of a cluster.
 func (w *words) text(s string) {
 	for _, token := range strings.FieldsFunc(s, func(r rune) bool { return strings.ContainsRune("|\"[]{}(),:; /~", r) }) {
-		if _, err := strconv.Atoi(token); err == nil {
-			continue
-		}
-		if strings.Contains(token, ".") {
+		if strings.Contains(token, ".") && !isNumber(token) {
 			w.host(token)
 		}
 	}
+}
+
+// isNumber reports whether a text is a number, or one of seconds such as 1.5s.
+func isNumber(s string) bool {
+	_, err := strconv.ParseFloat(strings.TrimSuffix(s, "s"), 64)
+	return err == nil
 }
 
 // node adds what a proxy says of itself.
@@ -102,10 +105,33 @@ func (w *words) names(n *node, field string) {
 
 // in reports whether an object has one of the words.
 func (w *words) in(o world.Object) bool {
+	name := []byte(o.Key.Name)
 	return w.self != "" && o.Key.Name == w.self || slices.ContainsFunc(w.texts, func(word []byte) bool {
-		return strings.Contains(o.Key.Name, string(word)) || bytes.Contains(o.Value.Bytes, word)
+		return hasWord(name, word) || hasWord(o.Value.Bytes, word)
 	})
 }
+
+// hasWord reports whether a text, or an encoded message, has a word that is not a part of
+// another one: cart is in cart-v2 and in cart.shop, and not in carts. The byte before a string
+// of a message is its length, and the one behind it begins the next field.
+func hasWord(text, word []byte) bool {
+	for {
+		at := bytes.Index(text, word)
+		if at < 0 {
+			return false
+		}
+		end := at + len(word)
+		whole := at > 0 && int(text[at-1]) == len(word)
+		before := at == 0 || !isWord(text[at-1]) || !isWord(word[0])
+		after := end == len(text) || !isWord(text[end]) || !isWord(word[len(word)-1])
+		if whole || before && after {
+			return true
+		}
+		text = text[at+1:]
+	}
+}
+
+func isWord(c byte) bool { return '0' <= c && c <= '9' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' }
 
 // about returns a world without the objects of bulk kinds that have none of the words; nil: it
 // would be no smaller.

@@ -68,29 +68,51 @@ func (a *archived) run(ctx context.Context, i int) ([]store.Update, error) {
 	return updates, err
 }
 
-// read is run without what was read last. It is safe for concurrent use.
-func (a *archived) read(ctx context.Context, i int) ([]store.Update, error) {
+// read is run without what was read last.
+func (a *archived) read(ctx context.Context, i int) (updates []store.Update, err error) {
+	err = a.each(ctx, i, func(one []byte) error {
+		u, _, err := store.DecodeUpdate(one)
+		updates = append(updates, u)
+		return err
+	})
+	return updates, err
+}
+
+// manifests reads those of a run, oldest first. It is safe for concurrent use.
+func (a *archived) manifests(ctx context.Context, i int) (all []*store.Manifest, err error) {
+	err = a.each(ctx, i, func(one []byte) error {
+		m, err := store.DecodeUpdateManifest(one)
+		all = append(all, m)
+		return err
+	})
+	return all, err
+}
+
+// each calls decode with each encoded update of a run.
+func (a *archived) each(ctx context.Context, i int, decode func([]byte) error) error {
 	b, err := a.file.File(ctx, a.runs[i])
-	if err != nil {
-		return nil, err
+	for err == nil && len(b) > 0 {
+		one, n := protowire.ConsumeBytes(b)
+		if err = protowire.ParseError(n); err == nil {
+			err, b = decode(one), b[n:]
+		}
 	}
-	updates, err := decodeRun(b)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", a.runs[i], err)
+		return fmt.Errorf("%s: %w", a.runs[i], err)
 	}
-	return updates, nil
+	return nil
 }
 
 // runsAtOnce is how many runs History reads at once for each core, if it has read some: most
 // callers want the newest version only.
 const runsAtOnce = 4
 
-// readBack reads n runs from i on down, with all cores.
-func (a *archived) readBack(ctx context.Context, i, n int) ([][]store.Update, error) {
-	runs, errs := make([][]store.Update, n), make([]error, n)
+// readBack reads the manifests of n runs from i on down, with all cores.
+func (a *archived) readBack(ctx context.Context, i, n int) ([][]*store.Manifest, error) {
+	runs, errs := make([][]*store.Manifest, n), make([]error, n)
 	var all sync.WaitGroup
 	for j := range n {
-		all.Go(func() { runs[j], errs[j] = a.read(ctx, i-j) })
+		all.Go(func() { runs[j], errs[j] = a.manifests(ctx, i-j) })
 	}
 	all.Wait()
 	return runs, errors.Join(errs...)
@@ -122,9 +144,9 @@ func (a *archived) History(ctx context.Context) iter.Seq2[*store.Manifest, error
 				yield(nil, err)
 				return
 			}
-			for _, updates := range runs {
-				for _, u := range slices.Backward(updates) {
-					if !yield(u.Manifest, nil) {
+			for _, manifests := range runs {
+				for _, m := range slices.Backward(manifests) {
+					if !yield(m, nil) {
 						return
 					}
 				}
@@ -211,20 +233,4 @@ func checkRoot(at store.Stored) error {
 func encodeUpdate(run []byte, u store.Update) ([]byte, error) {
 	b, err := store.EncodeUpdate(u, ident.Hash{})
 	return protowire.AppendBytes(run, b), err
-}
-
-func decodeRun(b []byte) ([]store.Update, error) {
-	var updates []store.Update
-	for len(b) > 0 {
-		one, n := protowire.ConsumeBytes(b)
-		if err := protowire.ParseError(n); err != nil {
-			return nil, err
-		}
-		u, _, err := store.DecodeUpdate(one)
-		if err != nil {
-			return nil, err
-		}
-		updates, b = append(updates, u), b[n:]
-	}
-	return updates, nil
 }
