@@ -62,6 +62,17 @@ var laws = []law{
 		reason: "inspect, history and act share only command",
 	},
 	{
+		of:     []string{module + "operate/draft"},
+		never:  []string{module + "operate/inspect", module + "operate/explain", module + "operate/history", module + "operate/act", module + "operate/apply", module + "operate/rollback", module + "operate/cli", module + "watcher/..."},
+		reason: "a draft is judged and never written: apply writes one, and the console, which must not, only shows it",
+	},
+	{
+		of:     []string{module + "operate/draft"},
+		never:  []string{"os", "io/fs", "net", "net/http", "github.com/spf13/cobra"},
+		direct: true,
+		reason: "a draft is a text: whoever has it reads the file or the form",
+	},
+	{
 		of:     []string{module + "operate/act"},
 		never:  []string{module + "operate/inspect", module + "operate/history", module + "operate/apply", module + "operate/cli"},
 		reason: "inspect, history, act and apply share only command",

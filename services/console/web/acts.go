@@ -99,6 +99,7 @@ func (s *Server) mayNotAct(r *http.Request) string {
 var actTitles = map[string]string{
 	rollback.ActRollback: "Roll back", rollback.ActFreeze: "Freeze a source", rollback.ActPin: "Pin proxies to a version",
 	rollback.ActRelease: "Release", rollback.ActUnpin: "Unpin", rollback.ActApprove: "Approve",
+	rollback.ActPromote: "Promote a rollout", rollback.ActAbort: "Stop a rollout",
 }
 
 // actData is a page that shows what an act would change, and asks once more.
@@ -123,6 +124,7 @@ func (d *actData) Takes(field string) bool {
 	return slices.Contains(map[string][]string{
 		rollback.ActRollback: {"version", "namespace", "object"}, rollback.ActFreeze: {"source"}, rollback.ActPin: {"version", "proxies"},
 		rollback.ActRelease: {"id"}, rollback.ActUnpin: {"id"}, rollback.ActApprove: {"id"},
+		rollback.ActPromote: {"id", "all"}, rollback.ActAbort: {"id"},
 	}[d.Intent.Act], field)
 }
 
@@ -134,7 +136,7 @@ func (p *page) RollBack(k past.Key) string {
 func intentOf(act string, q url.Values) rollback.Intent {
 	return rollback.Intent{
 		Act: act, Version: q.Get("version"), Namespace: q.Get("namespace"), Objects: strings.Fields(strings.Join(q["object"], " ")),
-		Proxies: q.Get("proxies"), Source: q.Get("source"), ID: q.Get("id"),
+		Proxies: q.Get("proxies"), Source: q.Get("source"), ID: q.Get("id"), All: act == rollback.ActPromote && q.Get("all") == "true",
 	}
 }
 
@@ -164,8 +166,10 @@ func (s *Server) actPage(w http.ResponseWriter, r *http.Request) {
 	s.show(w, p, d)
 }
 
-// HasCursor reports whether the page can be moved in time: acts are of the present.
-func (p *page) HasCursor() bool { return p.Mesh != nil && !strings.HasPrefix(p.Path, "/act") }
+// HasCursor reports whether the page can be moved in time: acts and drafts are of the present.
+func (p *page) HasCursor() bool {
+	return p.Mesh != nil && !strings.HasPrefix(p.Path, "/act") && p.Path != whatIfPath
+}
 
 // actOf begins a page of an act.
 func (s *Server) actOf(w http.ResponseWriter, r *http.Request) (*page, bool) {

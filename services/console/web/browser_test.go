@@ -176,20 +176,7 @@ func TestBrowser(t *testing.T) {
 		t.Run(p.name, func(t *testing.T) {
 			b := *b
 			b.T = t
-			for _, dark := range []bool{false, true} {
-				b.open(p.path, 1200, dark)
-				if v := b.violations(); len(v) > 0 {
-					t.Errorf("dark %v: axe-core finds\n%s", dark, strings.Join(v, "\n"))
-				}
-				b.picture(p.name, dark)
-			}
-			b.open(p.path, 390, false)
-			if width := b.text("document.documentElement.scrollWidth"); width != "390" {
-				t.Errorf("at 390 pixels the page is %s wide", width)
-			}
-			if v := b.violations(); len(v) > 0 {
-				t.Errorf("at 390 pixels axe-core finds\n%s", strings.Join(v, "\n"))
-			}
+			b.accessible(p.name, p.path)
 			if p.name == "overview" {
 				b.picture("phone", false)
 			}
@@ -209,6 +196,8 @@ func TestBrowser(t *testing.T) {
 		})
 	}
 	t.Run("acts by keyboard", func(t *testing.T) { b := *b; b.T = t; testActsByKeyboard(m, &b) })
+	t.Run("rollouts", testRolloutsInBrowser)
+	t.Run("what-if", func(t *testing.T) { b := *b; b.T = t; testWhatIfByKeyboard(&b) })
 	t.Run("keyboard", func(t *testing.T) { b := *b; b.T = t; testKeyboard(&b) })
 	t.Run("live", func(t *testing.T) { b := *b; b.T = t; testLive(m, &b) })
 	t.Run("charts", func(t *testing.T) { b := *b; b.T = t; testCharts(m, &b) })
@@ -216,10 +205,30 @@ func TestBrowser(t *testing.T) {
 	t.Run("without the bus", func(t *testing.T) { b := *m.browser(); b.T = t; testWithoutBus(m, &b) })
 }
 
+// accessible demands that axe-core finds no violation in a page, in light and dark and at 390 pixels,
+// where nothing but tables is wider than the screen.
+func (b *browser) accessible(name, path string) {
+	b.Helper()
+	for _, dark := range []bool{false, true} {
+		b.open(path, 1200, dark)
+		if v := b.violations(); len(v) > 0 {
+			b.Errorf("dark %v: axe-core finds\n%s", dark, strings.Join(v, "\n"))
+		}
+		b.picture(name, dark)
+	}
+	b.open(path, 390, false)
+	if width := b.text("document.documentElement.scrollWidth"); width != "390" {
+		b.Errorf("at 390 pixels the page is %s wide", width)
+	}
+	if v := b.violations(); len(v) > 0 {
+		b.Errorf("at 390 pixels axe-core finds\n%s", strings.Join(v, "\n"))
+	}
+}
+
 // picture writes a screenshot, for the README.
 func (b *browser) picture(name string, dark bool) {
 	b.Helper()
-	of := map[string]bool{"overview": false, "timeline": false, "version": true, "why": false, "fleet": true, "problems": false, "phone": false, "routes": false, "act": true}
+	of := map[string]bool{"overview": false, "timeline": false, "version": true, "why": false, "fleet": true, "problems": false, "phone": false, "routes": false, "act": true, "rollouts": false, "what-if": false}
 	if want, ok := of[name]; !*screenshots || !ok || want != dark {
 		return
 	}

@@ -34,12 +34,13 @@ type groupRow struct {
 
 func fleet(_ context.Context, p *page) (any, error) {
 	v := fleetData{States: []string{"in sync", "behind", "rejecting", "lacking"}, GroupBy: p.Param("group")}
-	q, state := strings.ToLower(p.Param("q")), p.Param("state")
+	q, not := strings.CutPrefix(strings.ToLower(p.Param("q")), "!")
+	state := p.Param("state")
 	var rows []*inspect.ProxyView
 	types := map[ident.ResourceType]bool{}
 	for i := range p.Mesh.Proxies {
 		x := &p.Mesh.Proxies[i]
-		if q != "" && !strings.Contains(strings.ToLower(x.ID+" "+x.Namespace+" "+x.Type+" "+x.Frontend+" "+x.Group+" "+x.Version.String()), q) || state != "" && x.State() != state {
+		if q != "" && strings.Contains(strings.ToLower(x.ID+" "+x.Namespace+" "+x.Type+" "+x.Frontend+" "+x.Group+" "+x.Version.String()), q) == not || state != "" && x.State() != state {
 			continue
 		}
 		for _, t := range x.Types {

@@ -177,6 +177,7 @@ var functions = template.FuncMap{
 	"text":     func(v any) string { return fmt.Sprint(v) },
 	"add":      func(a, b int) int { return a + b },
 	"tab":      tabOf,
+	"now":      tabOfNow,
 	"pager":    pagerOf,
 	"indent":   indented,
 	"severity": func(s string) string { return map[string]string{"error": "bad", "warning": "warn"}[s] },
@@ -192,6 +193,9 @@ type tab struct {
 }
 
 func tabOf(p *page, path, text string) tab { return tab{p.To(path), text, p.Path == path} }
+
+// tabOfNow is tabOf for a page that is always of the present.
+func tabOfNow(p *page, path, text string) tab { return tab{path, text, p.Path == path} }
 
 // pager holds the values for the links to other pages of a table.
 type pager struct {

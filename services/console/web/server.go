@@ -25,6 +25,7 @@ import (
 	"meshlog.dev/services/console/watch"
 	"meshlog.dev/services/internal/process"
 	"meshlog.dev/services/operate/command"
+	"meshlog.dev/services/operate/draft"
 )
 
 //go:embed static
@@ -55,6 +56,7 @@ type Server struct {
 	sessions      sessions
 	confirmations confirmations
 	scene         routeScene
+	drafts        draft.Warm
 	work          chan struct{}
 }
 
@@ -131,6 +133,8 @@ func (s *Server) Handler() http.Handler {
 	mux.HandleFunc("GET /envoy", s.limited(s.envoyPage))
 	mux.HandleFunc("GET /act/{act}", s.limited(s.actPage))
 	mux.HandleFunc("POST /act/{act}", s.limited(s.act))
+	mux.HandleFunc("GET /what-if", s.limited(s.whatIfPage))
+	mux.HandleFunc("POST /what-if", s.limited(s.whatIf))
 	mux.HandleFunc("GET /events", s.events)
 	mux.HandleFunc("GET /login", s.limited(s.login))
 	mux.HandleFunc("POST /login", s.limited(s.login))
@@ -138,7 +142,14 @@ func (s *Server) Handler() http.Handler {
 	mux.HandleFunc("GET /", func(w http.ResponseWriter, r *http.Request) {
 		s.fail(w, &page{Path: r.URL.Path, Now: time.Now()}, command.NotFound("there is no page %s", r.URL.Path))
 	})
-	return http.MaxBytesHandler(s.guarded(mux), maxForm)
+	forms, drafts := http.MaxBytesHandler(s.guarded(mux), maxForm), http.MaxBytesHandler(s.guarded(mux), maxDraft)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == whatIfPath {
+			drafts.ServeHTTP(w, r)
+			return
+		}
+		forms.ServeHTTP(w, r)
+	})
 }
 
 func isAsset(path string) bool { return strings.HasPrefix(path, "/static/") }

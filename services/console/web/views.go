@@ -28,6 +28,7 @@ var views = map[string]view{
 	"/why":      {"Why", "why.html", whyPage, false},
 	"/sources":  {"Sources", "sources.html", sourcesPage, true},
 	"/acted":    {"Done", "acted.html", acted, true},
+	"/rollouts": {"Rollouts", "rollouts.html", rollouts, true},
 	"/problems": {"Problems", "problems.html", problems, true},
 }
 

@@ -55,6 +55,8 @@ func TestPages(t *testing.T) {
 		"no routes": {address("/routes", "proxy", app, "host", "nobody"), 200, []string{"No route of"}, nil},
 		"sources":   {"/sources", 200, []string{"file/default", "FOLLOWING"}, nil},
 		"problems":  {"/problems", 200, []string{"Held back by the guard", "10 objects of file/default", "subsett"}, nil},
+		"rollouts":  {"/rollouts", 200, []string{"All proxies have all changes", `sse-connect="/events"`}, nil},
+		"no reach":  {"/fleet?q=!sidecar", 200, []string{"1 stream."}, []string{app}},
 		"before":    {address("/problems", "at", first), 200, []string{"subsett"}, []string{"Held back by the guard"}},
 		"no page":   {"/nothing", 404, []string{"there is no page /nothing"}, nil},
 		"no time":   {"/?at=never", 400, []string{"want EPOCH.SEQ"}, nil},
@@ -86,7 +88,7 @@ func TestPages(t *testing.T) {
 func testInjection(t *testing.T, m *mesh) {
 	for _, path := range []string{
 		"/", "/fleet", "/fleet?group=class", address("/proxy", "id", evil), address("/fleet", "q", evil), address("/objects", "q", evil, "kind", evil),
-		address("/timeline", "actor", evil), address("/routes", "proxy", evil, "host", evil), address("/act/rollback", "version", evil, "object", evil), address("/act/pin", "version", "latest", "proxies", evil), address("/acted", "record", evil), address("/problems", "q", evil), address("/why", "proxy", evil, "resource", evil), address("/object", "key", evil),
+		address("/timeline", "actor", evil), address("/routes", "proxy", evil, "host", evil), address("/act/rollback", "version", evil, "object", evil), address("/act/pin", "version", "latest", "proxies", evil), address("/act/promote", "id", evil), address("/rollouts", "at", evil), address("/acted", "record", evil), address("/problems", "q", evil), address("/why", "proxy", evil, "resource", evil), address("/object", "key", evil),
 		address("/", "at", evil), address("/login", "to", evil), "/" + address("<script>", "x", evil), address("/version", "proxy", evil),
 	} {
 		_, body := m.get(path)

@@ -97,9 +97,9 @@ func rewrite(t *testing.T, file string, archive *txtar.Archive, told string) {
 	}
 }
 
-// checkRestored checks that a fold restored from the rows of f does exactly the
-// same as f with the next record, and that the checkpoints of f add up to its
-// rows.
+// checkRestored checks that a fold restored from the rows of f, and a clone of f, do exactly
+// the same as f with the next record, that the clone leaves f as it is, and that the
+// checkpoints of f add up to its rows.
 func checkRestored(t *testing.T) func(*Fold, events.Record, iter.Seq2[string, []byte]) {
 	saved := table{}
 	return func(f *Fold, rec events.Record, base iter.Seq2[string, []byte]) {
@@ -113,6 +113,11 @@ func checkRestored(t *testing.T) func(*Fold, events.Record, iter.Seq2[string, []
 		restored := restore(t, f)
 		twin := restore(t, f)
 		compareStep(t, rec, base, twin, restored)
+		rows, state := collect(f.Rows()), writeState(f)
+		compareStep(t, rec, base, restore(t, f), f.Clone())
+		if diff := diffRows(rows, collect(f.Rows())) + cmp.Diff(state, writeState(f)); diff != "" {
+			t.Fatalf("before %d: a record that a clone has applied changes the fold:\n%s", rec.Seq, diff)
+		}
 		live := restore(t, twin) // the state after the record can be restored, too
 		if diff := diffRows(collect(twin.Rows()), collect(live.Rows())); diff != "" {
 			t.Fatalf("after %d: %s", rec.Seq, diff)

@@ -2,62 +2,18 @@ package apply
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"slices"
 	"time"
 
 	"meshlog.dev/events"
-	"meshlog.dev/proto/ident"
-	"meshlog.dev/services/internal/tracing"
 	"meshlog.dev/services/operate/command"
+	"meshlog.dev/services/operate/draft"
 )
 
-// maxEvent is the largest event that every log takes, with its headers; maxAppend is how
-// many bytes one append has.
-const (
-	maxEvent  = 510 << 10
-	maxAppend = 8 << 20
-)
-
-// put returns the event of an item.
-func put(i *item, session string, pseq, low uint64) events.Event {
-	o := &events.Object{Key: i.key, Op: events.Put, Value: i.value, Session: session, Pseq: pseq, Low: low}
-	if i.document != nil {
-		o.Origin = i.origin("")
-	}
-	if i.value.Type == "" {
-		o.Op, o.Value = events.Delete, ident.Value{}
-	}
-	e := events.Event{ID: fmt.Sprintf("%s/%s/%d", i.key.Shard(), session, pseq), Observed: time.Now(), Actor: command.Operator(), Body: o}
-	if tracing.Context(i.trace).IsValid() {
-		e.Trace = i.trace
-	}
-	return e
-}
-
-// newSession returns the name of a session.
-func newSession() string { return "apply-" + rand.Text() }
-
-// session returns the events of a session that makes the steps: begin, objects, and the
-// alive that ends it. The alive is partial, so that nothing is swept (API-1).
-func session(name ident.Shard, id, holder string, steps []step) []events.Event {
-	control := func(what string, body events.Body) events.Event {
-		return events.Event{ID: fmt.Sprintf("%s/%s/%s", name, id, what), Observed: time.Now(), Actor: holder, Body: body}
-	}
-	all := []events.Event{control("begin", &events.Begin{Shard: name, Session: id, Holder: holder})}
-	for n, st := range steps {
-		i := *st.item
-		if st.action == deleted {
-			i.value = ident.Value{}
-		}
-		all = append(all, put(&i, id, uint64(n+1), 1))
-	}
-	return append(all, control("alive", &events.Alive{
-		Shard: name, Session: id, Low: uint64(len(steps) + 1), Partial: true, Ends: true,
-	}))
-}
+// maxAppend is how many bytes one append has.
+const maxAppend = 8 << 20
 
 // parts splits the events of a session into appends. If one append takes them all, the
 // log has the whole session or nothing of it; else the alive is an append of its own.
@@ -92,10 +48,10 @@ const appendAttempts = 5
 
 // write appends the steps as a session, and returns the record that ends it. It returns
 // ErrConflict if another session began since s was read; nothing counts then.
-func (s *shard) write(ctx context.Context, log events.Appender, steps []step) (uint64, error) {
-	id := newSession()
-	fence := events.Fence{Kind: events.FenceSubject, Subject: events.ControlSubject(s.name), Seq: s.control.Seq, Generation: s.generation}
-	all := parts(session(s.name, id, command.Operator(), steps))
+func (s *shard) write(ctx context.Context, log events.Appender, steps []draft.Step) (uint64, error) {
+	id := draft.NewSession()
+	fence := events.Fence{Kind: events.FenceSubject, Subject: events.ControlSubject(s.Name), Seq: s.control.Seq, Generation: s.generation}
+	all := parts(draft.Session(s.Name, id, command.Operator(), steps))
 	for n, part := range all {
 		f := events.Fence{}
 		if n == 0 || n == len(all)-1 {

@@ -7,6 +7,7 @@ import (
 
 	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/operate/command"
+	"meshlog.dev/services/operate/draft"
 )
 
 // Apply returns the command `apply`.
@@ -48,12 +49,12 @@ concern has applied it when its frontend serves it.`,
 		if len(*files) == 0 {
 			return command.Usage("-f is missing: give a file, a directory, or - for standard input")
 		}
-		d := &documents{shard: ident.Shard{Source: ident.API, Instance: *instance}}
-		if err := d.read(*files, e.Stdin); err != nil {
+		d := &draft.Documents{Shard: ident.Shard{Source: ident.API, Instance: *instance}}
+		if err := readFiles(d, *files, e.Stdin); err != nil {
 			return err
 		}
-		j := &job{options: o, env: e, shard: d.shard, items: d.items, silence: openSilence}
-		return j.run(ctx, d.problems)
+		j := &job{options: o, env: e, shard: d.Shard, items: d.Items, silence: openSilence}
+		return j.run(ctx, d.Problems)
 	})
 }
 

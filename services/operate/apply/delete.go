@@ -7,6 +7,7 @@ import (
 
 	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/operate/command"
+	"meshlog.dev/services/operate/draft"
 )
 
 // Delete returns the command `delete`.
@@ -33,12 +34,12 @@ Exit code 3: there is no such object.`,
 	namespace := cmd.Flags().StringP("namespace", "n", "", "`namespace` of the object (\"default\" if it has one and none is given)")
 	return command.Live(cmd, func(ctx context.Context, e *command.Env, args []string) error {
 		shard := ident.Shard{Source: ident.API, Instance: *instance}
-		d := &documents{shard: shard, named: true}
+		d := &draft.Documents{Shard: shard, Named: true}
 		switch {
 		case len(*files) > 0 && len(args)+len(*namespace) > 0:
 			return command.Usage("-f and an object: give one of them")
 		case len(*files) > 0:
-			if err := d.read(*files, e.Stdin); err != nil {
+			if err := readFiles(d, *files, e.Stdin); err != nil {
 				return err
 			}
 		case len(args) < 2:
@@ -55,20 +56,20 @@ Exit code 3: there is no such object.`,
 			case !kd.Namespaced && k.Namespace != "":
 				return command.Usage("a %s has no namespace", kd.Name)
 			}
-			d.items = []*item{{key: k}}
+			d.Items = []*draft.Item{{Key: k}}
 		}
-		j := &job{options: o, env: e, shard: shard, items: d.items, deletes: true, silence: openSilence}
-		return j.run(ctx, d.problems)
+		j := &job{options: o, env: e, shard: shard, items: d.Items, deletes: true, silence: openSilence}
+		return j.run(ctx, d.Problems)
 	})
 }
 
 // notThere returns the error of a delete whose objects do not exist.
-func notThere(items []*item) error {
+func notThere(items []*draft.Item) error {
 	switch len(items) {
 	case 0:
 		return command.NotFound("no document names an object that could be deleted")
 	case 1:
-		return command.NotFound("%s: there is no such object; `meshlog get` lists those that were applied", items[0].key)
+		return command.NotFound("%s: there is no such object; `meshlog get` lists those that were applied", items[0].Key)
 	}
 	return command.NotFound("none of the %d objects exists; `meshlog get` lists those that were applied", len(items))
 }

@@ -73,9 +73,9 @@ Exit code 3: there is no object of that name.`,
 		if lost != "" {
 			fmt.Fprintln(e.Stderr, lost)
 		}
-		found := slices.DeleteFunc(slices.Clone(s.all), func(o fold.Offer) bool { return !only.MatchName(o.Key) })
+		found := slices.DeleteFunc(slices.Clone(s.All), func(o fold.Offer) bool { return !only.MatchName(o.Key) })
 		if len(found) == 0 && len(args) > 1 {
-			return command.NotFound("%s %s: %s has no such object; `meshlog get` lists its objects, `meshlog show latest` those of all sources", only.Kinds[0], args[1], s.name)
+			return command.NotFound("%s %s: %s has no such object; `meshlog get` lists its objects, `meshlog show latest` those of all sources", only.Kinds[0], args[1], s.Name)
 		}
 		return s.print(found, len(args) > 1 && len(found) == 1, e.Output)
 	})
@@ -112,7 +112,7 @@ func (s *shard) print(objects []fold.Offer, single bool, out *command.Output) er
 			errs = append(errs, fmt.Errorf("%s cannot be shown as a document: %w", o.Key, err))
 			continue
 		}
-		fields["metadata"].(map[string]any)["resourceVersion"] = s.version(o).String()
+		fields["metadata"].(map[string]any)["resourceVersion"] = s.Version(o).String()
 		docs = append(docs, fields)
 	}
 	switch {
@@ -139,12 +139,12 @@ func (s *shard) print(objects []fold.Offer, single bool, out *command.Output) er
 
 func (s *shard) table(objects []fold.Offer, out *command.Output) {
 	if len(objects) == 0 {
-		out.Line("%s has no such objects. `meshlog apply -f FILE` creates objects; `meshlog show latest` shows those of all sources.", s.name)
+		out.Line("%s has no such objects. `meshlog apply -f FILE` creates objects; `meshlog show latest` shows those of all sources.", s.Name)
 		return
 	}
 	t := command.Rows{Head: []string{"KIND", "NAMESPACE", "NAME", "VERSION", "GOOD", "FROM"}}
 	for _, o := range objects {
-		t.Add(o.Key.Kind, o.Key.Namespace, o.Key.Name, s.version(o), good(&o), o.Origin)
+		t.Add(o.Key.Kind, o.Key.Namespace, o.Key.Name, s.Version(o), good(&o), o.Origin)
 	}
 	out.Rows(&t)
 }

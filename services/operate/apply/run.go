@@ -16,6 +16,7 @@ import (
 	"meshlog.dev/services/internal/bus"
 	"meshlog.dev/services/mesh/problem"
 	"meshlog.dev/services/operate/command"
+	"meshlog.dev/services/operate/draft"
 	"meshlog.dev/services/operate/past"
 )
 
@@ -58,7 +59,7 @@ type job struct {
 	env   *command.Env
 	quota command.Quota
 	shard ident.Shard
-	items []*item
+	items []*draft.Item
 	// deletes: the items are to be deleted.
 	deletes bool
 	// silence is after how long another apply counts as interrupted.
@@ -97,8 +98,8 @@ func (j *job) run(ctx context.Context, problems []problem.Diagnostic) error {
 	j.view = view{Source: j.shard.Source, Instance: j.shard.Instance, Objects: []objectView{}, DryRun: j.dryRun}
 	j.view.add(problems)
 	var err error
-	if failed(problems) {
-		err = errNothing(problems, j.done())
+	if draft.Failed(problems) {
+		err = draft.ErrNothing(problems, j.done())
 	} else if err = j.open(ctx); err == nil {
 		err = j.change(ctx, problems)
 	}
@@ -151,22 +152,22 @@ func (j *job) attempt(ctx context.Context, problems []problem.Diagnostic) (seq u
 	if err := j.sayLost(ctx, s); err != nil {
 		return 0, err
 	}
-	c := newChange(s, j.items, j.deletes)
-	if !failed(c.problems) {
-		if err := c.judge(s); err != nil {
+	c := draft.NewChange(s.Shard, j.items, j.deletes)
+	if !draft.Failed(c.Problems) {
+		if err := c.Judge(s.Shard); err != nil {
 			return 0, err
 		}
 	}
 	j.view.take(c, j.dryRun)
 	j.view.Problems = nil
-	j.view.add(slices.Concat(problems, c.problems, c.others))
-	if failed(c.problems) {
-		return 0, errNothing(c.problems, j.done())
+	j.view.add(slices.Concat(problems, c.Problems, c.Others))
+	if draft.Failed(c.Problems) {
+		return 0, draft.ErrNothing(c.Problems, j.done())
 	}
-	if j.deletes && len(c.steps) == 0 {
+	if j.deletes && len(c.Steps) == 0 {
 		return 0, notThere(j.items)
 	}
-	writes := c.writes()
+	writes := c.Writes()
 	if j.dryRun || len(writes) == 0 {
 		return 0, nil
 	}

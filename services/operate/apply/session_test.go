@@ -20,22 +20,23 @@ import (
 	"meshlog.dev/services/internal/process"
 	"meshlog.dev/services/mesh/fold"
 	"meshlog.dev/services/operate/command"
+	"meshlog.dev/services/operate/draft"
 	"meshlog.dev/services/operate/operatetest"
 	"meshlog.dev/services/operate/past"
 )
 
 // workloads returns documents of WorkloadEntries, and their items.
-func workloads(t *testing.T, prefix string, n int) (string, []*item) {
+func workloads(t *testing.T, prefix string, n int) (string, []*draft.Item) {
 	t.Helper()
 	var text strings.Builder
 	for i := range n {
 		fmt.Fprintf(&text, "---\napiVersion: networking.istio.io/v1\nkind: WorkloadEntry\nmetadata: {name: %s%d, namespace: demo}\nspec: {address: 10.0.%d.%d}\n", prefix, i, i/250, i%250+1)
 	}
-	d := &documents{shard: api}
-	if err := d.read([]string{"-"}, strings.NewReader(text.String())); err != nil || len(d.problems) > 0 {
-		t.Fatal(err, d.problems)
+	d := &draft.Documents{Shard: api}
+	if err := readFiles(d, []string{"-"}, strings.NewReader(text.String())); err != nil || len(d.Problems) > 0 {
+		t.Fatal(err, d.Problems)
 	}
-	return text.String(), d.items
+	return text.String(), d.Items
 }
 
 // cut is a log that refuses to append after some appends: the process has died.
@@ -80,7 +81,7 @@ func TestCrash(t *testing.T) {
 	_, items := workloads(t, "w", 1100)
 	for appends := 1; appends <= 3; appends++ { // of 4: three of objects, and the alive
 		s := read(t, p)
-		if _, err := s.write(t.Context(), &cut{log, appends}, newChange(s, items, false).writes()); !errors.Is(err, errDied) || !strings.Contains(err.Error(), "changed") {
+		if _, err := s.write(t.Context(), &cut{log, appends}, draft.NewChange(s.Shard, items, false).Writes()); !errors.Is(err, errDied) || !strings.Contains(err.Error(), "changed") {
 			t.Fatalf("after %d appends: %v", appends, err)
 		}
 		if got := slices.Sorted(maps.Keys(names(read(t, p)))); len(got) != 2 {
@@ -105,7 +106,7 @@ func TestCrash(t *testing.T) {
 
 func names(s *shard) map[string]bool {
 	all := map[string]bool{}
-	for k := range s.offers {
+	for k := range s.Offers {
 		all[k.Kind+" "+k.Name] = true
 	}
 	return all
@@ -116,13 +117,13 @@ func runJob(t *testing.T, m *operatetest.Mesh, text string, silence time.Duratio
 	t.Helper()
 	target := &command.Target{Data: m.Data, Bus: process.DefaultBus(), Stderr: io.Discard}
 	defer target.Close()
-	d := &documents{shard: api}
-	if err := d.read([]string{"-"}, strings.NewReader(text)); err != nil {
+	d := &draft.Documents{Shard: api}
+	if err := readFiles(d, []string{"-"}, strings.NewReader(text)); err != nil {
 		t.Fatal(err)
 	}
 	env := &command.Env{Target: target, Output: command.NewOutput(io.Discard, command.JSON)}
-	j := &job{options: options{timeout: 30 * time.Second}, env: env, shard: api, items: d.items, silence: silence}
-	if err := j.run(t.Context(), d.problems); err != nil {
+	j := &job{options: options{timeout: 30 * time.Second}, env: env, shard: api, items: d.Items, silence: silence}
+	if err := j.run(t.Context(), d.Problems); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -135,18 +136,18 @@ func TestConcurrentApplies(t *testing.T) {
 	_, few := workloads(t, "few", 2)
 	_, many := workloads(t, "many", 700)
 	first, second, third := read(t, p), read(t, p), read(t, p)
-	if _, err := first.write(t.Context(), log, newChange(first, few, false).writes()); err != nil {
+	if _, err := first.write(t.Context(), log, draft.NewChange(first.Shard, few, false).Writes()); err != nil {
 		t.Fatal(err)
 	}
-	for _, items := range [][]*item{few[:1], many} {
+	for _, items := range [][]*draft.Item{few[:1], many} {
 		s := map[bool]*shard{true: second, false: third}[len(items) == 1]
-		if _, err := s.write(t.Context(), log, newChange(s, items, false).writes()); !errors.Is(err, events.ErrConflict) {
+		if _, err := s.write(t.Context(), log, draft.NewChange(s.Shard, items, false).Writes()); !errors.Is(err, events.ErrConflict) {
 			t.Errorf("an apply of %d objects on an older state: %v", len(items), err)
 		}
 	}
 	// One that begins while another one writes ends it.
 	slow := read(t, p)
-	if _, err := slow.write(t.Context(), &cut{log, 1}, newChange(slow, many, false).writes()); !errors.Is(err, errDied) {
+	if _, err := slow.write(t.Context(), &cut{log, 1}, draft.NewChange(slow.Shard, many, false).Writes()); !errors.Is(err, errDied) {
 		t.Fatal(err)
 	}
 	if got := names(read(t, p)); len(got) != 2 {
@@ -168,15 +169,15 @@ func TestConcurrentApplies(t *testing.T) {
 // and the same problems.
 func TestPartsMakeTheSameContent(t *testing.T) {
 	_, items := workloads(t, "w", 1200)
-	var steps []step
+	var steps []draft.Step
 	for n, i := range items {
-		st := step{item: i, action: created}
+		st := draft.Step{Item: i, Action: draft.Created}
 		if n%7 == 0 {
-			st.action = deleted
+			st.Action = draft.Deleted
 		}
 		steps = append(steps, st)
 	}
-	whole := session(api, "s", "me", steps)
+	whole := draft.Session(api, "s", "me", steps)
 	var want map[string]string
 	for seed := range uint64(5) {
 		rnd := rand.New(rand.NewPCG(seed, 0))
@@ -260,7 +261,7 @@ func TestSinceLoss(t *testing.T) {
 	}
 	said := func() string {
 		t.Helper()
-		s := &shard{name: api, fold: f}
+		s := &shard{Shard: &draft.Shard{Name: api, Fold: f}}
 		text, err := s.sinceLoss(t.Context(), log)
 		if err != nil {
 			t.Fatal(err)
@@ -268,8 +269,8 @@ func TestSinceLoss(t *testing.T) {
 		return text
 	}
 	_, items := workloads(t, "w", 2)
-	change := func(i *item) {
-		for _, e := range session(api, newSession(), "me", []step{{item: i, action: created}}) {
+	change := func(i *draft.Item) {
+		for _, e := range draft.Session(api, draft.NewSession(), "me", []draft.Step{{Item: i, Action: draft.Created}}) {
 			apply(e.Body)
 		}
 	}
@@ -289,11 +290,11 @@ func TestSinceLoss(t *testing.T) {
 	says(t, "after a loss", said(), "epoch 2 began on 2026-11-21 12:00:00 UTC", "The 1 objects of api/default are those of a checkpoint", "apply it again")
 
 	// A document from before is refused, whatever its object is now.
-	s := &shard{name: api, fold: f}
-	s.keep()
-	items[0].resourceVersion = ident.Position{Epoch: 1, Seq: 3}
-	items[1].resourceVersion = ident.Position{Epoch: 1, Seq: 9}
-	problems := newChange(s, items, false).problems
+	s := &draft.Shard{Name: api, Fold: f}
+	s.Keep()
+	items[0].ResourceVersion = ident.Position{Epoch: 1, Seq: 3}
+	items[1].ResourceVersion = ident.Position{Epoch: 1, Seq: 9}
+	problems := draft.NewChange(s, items, false).Problems
 	if len(problems) != 2 {
 		t.Fatalf("documents of another epoch: %v", problems)
 	}

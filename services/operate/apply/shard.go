@@ -4,31 +4,28 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"meshlog.dev/services/operate/draft"
 	"time"
 
 	"meshlog.dev/events"
 	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/builder/ledger"
-	"meshlog.dev/services/mesh/fold"
 	"meshlog.dev/services/operate/past"
 )
 
 // shard is a source as the fold has it at the end of the log.
 type shard struct {
-	name ident.Shard
-	fold *fold.Fold
+	*draft.Shard
 	// control is the last record of a session of the source; its Seq is 0 if the log has
 	// none. It was read in the generation of the connection.
 	control    events.Record
 	generation uint64
-	offers     map[ident.Key]fold.Offer
-	all        []fold.Offer // sorted by row
 }
 
 // readShard reads a source. Who writes to it begins a session, so that a fence on
 // control tells whether what was read still holds.
 func readShard(ctx context.Context, p *past.Past, name ident.Shard, progress past.Progress) (*shard, error) {
-	s := &shard{name: name, generation: p.Log.Generation()}
+	s := &shard{Shard: &draft.Shard{Name: name}, generation: p.Log.Generation()}
 	var err error
 	if s.control, err = p.Log.Last(ctx, events.ControlSubject(name)); err != nil && !errors.Is(err, events.ErrNotFound) {
 		return nil, err
@@ -37,36 +34,22 @@ func readShard(ctx context.Context, p *past.Past, name ident.Shard, progress pas
 	if err != nil {
 		return nil, err
 	}
-	if s.fold, err = past.Fold(ctx, p, bounds.Last, progress); err != nil {
+	if s.Fold, err = past.Fold(ctx, p, bounds.Last, progress); err != nil {
 		return nil, err
 	}
-	s.fold.AssumeSigned()
-	if s.fold.Segment().Epoch == 0 {
+	s.Fold.AssumeSigned()
+	if s.Fold.Segment().Epoch == 0 {
 		return nil, errors.New("the log has no epoch: no builder has begun it; start a builder")
 	}
-	s.keep()
+	s.Keep()
 	return s, nil
-}
-
-// keep notes what the source offers.
-func (s *shard) keep() {
-	s.all, s.offers = s.fold.Offers(s.name), map[ident.Key]fold.Offer{}
-	for _, o := range s.all {
-		s.offers[o.Key] = o
-	}
-}
-
-// version returns the resourceVersion of an object: the position that changed it last.
-// That is the beginning of the epoch for one from before.
-func (s *shard) version(o fold.Offer) ident.Position {
-	return ident.Position{Epoch: s.fold.Segment().Epoch, Seq: o.Seq}
 }
 
 // sinceLoss returns what to say of a source that has not been written to since an epoch
 // began with a checkpoint, because the log was lost or rewound (API-4).
 func (s *shard) sinceLoss(ctx context.Context, log events.Reader) (string, error) {
-	for _, state := range s.fold.Shards() {
-		if state.Shard != s.name || state.Session != "" || state.Keys == 0 {
+	for _, state := range s.Fold.Shards() {
+		if state.Shard != s.Name || state.Session != "" || state.Keys == 0 {
 			continue
 		}
 		epoch, rec, err := ledger.NewestEpoch(ctx, log)
@@ -78,7 +61,7 @@ func (s *shard) sinceLoss(ctx context.Context, log events.Reader) (string, error
 			began += " on " + rec.Time.UTC().Format(time.DateTime) + " UTC"
 		}
 		return fmt.Sprintf("The log was lost or rewound: %s. The %d objects of %s are those of a checkpoint; what was applied after it is lost: apply it again.",
-			began, state.Keys, s.name), nil
+			began, state.Keys, s.Name), nil
 	}
 	return "", nil
 }

@@ -14,6 +14,7 @@ import (
 	"meshlog.dev/services/mesh/problem"
 	"meshlog.dev/services/mesh/trial"
 	"meshlog.dev/services/operate/command"
+	"meshlog.dev/services/operate/draft"
 )
 
 // Validate returns the command `validate`.
@@ -37,19 +38,19 @@ Exit code 1: an object is invalid. Warnings do not count.`,
 		if len(*files) == 0 {
 			return command.Usage("-f is missing: give a file, a directory, or - for standard input")
 		}
-		d := &documents{shard: ident.Shard{Source: ident.API, Instance: "default"}}
-		if err := d.read(*files, e.Stdin); err != nil {
+		d := &draft.Documents{Shard: ident.Shard{Source: ident.API, Instance: "default"}}
+		if err := readFiles(d, *files, e.Stdin); err != nil {
 			return err
 		}
-		problems, err := d.check()
+		problems, err := check(d)
 		if err != nil {
 			return err
 		}
-		v := validation{Objects: len(d.items), Problems: []command.Diagnostic{}}
-		v.Problems = append(v.Problems, diagnostics(problems)...)
+		v := validation{Objects: len(d.Items), Problems: []command.Diagnostic{}}
+		v.Problems = append(v.Problems, draft.Diagnostics(problems)...)
 		e.Print(v, func() { v.show(e.Output) })
-		if failed(problems) {
-			n := countErrors(problems)
+		if draft.Failed(problems) {
+			n := draft.CountErrors(problems)
 			return errors.New(command.Plural(n, "error", "errors") + " in the objects")
 		}
 		return nil
@@ -75,33 +76,33 @@ func (v *validation) show(out *command.Output) {
 }
 
 // check returns the problems of the documents, and of their objects as a mesh of their own.
-func (d *documents) check() ([]problem.Diagnostic, error) {
+func check(d *draft.Documents) ([]problem.Diagnostic, error) {
 	const build = "validate"
-	s := &shard{name: d.shard, fold: fold.New(build, fold.KindJudge{Trial: trial.Problems})}
+	s := &draft.Shard{Name: d.Shard, Fold: fold.New(build, fold.KindJudge{Trial: trial.Problems})}
 	begin := events.Record{Seq: 1, Event: events.Event{Body: &events.Segment{Epoch: 1, Build: build}}}
-	if _, _, err := s.fold.Apply(begin, nil); err != nil {
+	if _, _, err := s.Fold.Apply(begin, nil); err != nil {
 		return nil, err
 	}
-	for _, i := range d.items {
-		i.resourceVersion = ident.Position{} // there is no mesh to compare with
+	for _, i := range d.Items {
+		i.ResourceVersion = ident.Position{} // there is no mesh to compare with
 	}
-	c := newChange(s, d.items, false)
-	if err := c.judge(s); err != nil {
+	c := draft.NewChange(s, d.Items, false)
+	if err := c.Judge(s); err != nil {
 		return nil, err
 	}
-	together, err := gate.Problems(s.fold.Content())
+	together, err := gate.Problems(s.Fold.Content())
 	if err != nil {
 		return nil, fmt.Errorf("a builder cannot build the objects: %w", err)
 	}
 	places := map[ident.Key]string{}
-	for _, st := range c.steps {
-		places[st.key] = st.origin("")
+	for _, st := range c.Steps {
+		places[st.Key] = st.Place("")
 	}
 	for n := range together {
 		if p := &together[n]; p.Origin == "" {
 			p.Origin = places[p.Key]
 		}
 	}
-	all := append(append(d.problems, c.problems...), together...)
+	all := append(append(d.Problems, c.Problems...), together...)
 	return all, nil
 }

@@ -2,13 +2,12 @@ package apply
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 
 	"meshlog.dev/proto/ident"
-	snapshotv1 "meshlog.dev/proto/meshlog/snapshot/v1"
 	"meshlog.dev/services/mesh/problem"
 	"meshlog.dev/services/operate/command"
+	"meshlog.dev/services/operate/draft"
 	"meshlog.dev/services/operate/past"
 )
 
@@ -39,35 +38,26 @@ type objectView struct {
 }
 
 func (v *view) add(problems []problem.Diagnostic) {
-	v.Problems = append(v.Problems, diagnostics(problems)...)
-}
-
-// diagnostics returns problems as they are printed, the worst first.
-func diagnostics(problems []problem.Diagnostic) []command.Diagnostic {
-	var all []*snapshotv1.Diagnostic
-	for _, p := range slices.SortedStableFunc(slices.Values(problems), func(a, b problem.Diagnostic) int { return int(b.Severity) - int(a.Severity) }) {
-		all = append(all, p.Proto())
-	}
-	return command.Diagnostics(all, "")
+	v.Problems = append(v.Problems, draft.Diagnostics(problems)...)
 }
 
 // take notes the steps of a change; with the fields that differ if that is wanted.
-func (v *view) take(c *change, fields bool) {
+func (v *view) take(c *draft.Change, fields bool) {
 	v.Objects = []objectView{}
-	for _, st := range c.steps {
-		o := objectView{Action: st.action, ObjectChange: past.ObjectChange{Object: st.key.String(), Key: past.Key(st.key)}}
-		if st.document != nil {
-			o.Origin = st.origin("")
+	for _, st := range c.Steps {
+		o := objectView{Action: st.Action, ObjectChange: past.ObjectChange{Object: st.Key.String(), Key: past.Key(st.Key)}}
+		if st.Document != nil {
+			o.Origin = st.Place("")
 		}
-		if fields && st.action != unchanged {
+		if fields && st.Action != draft.Unchanged {
 			var before, after *ident.Value
-			if st.before != nil {
-				before = &st.before.Value
+			if st.Before != nil {
+				before = &st.Before.Value
 			}
-			if st.action != deleted {
-				after = &st.value
+			if st.Action != draft.Deleted {
+				after = &st.Value
 			}
-			o.ObjectChange = past.CompareValues(st.key, before, after)
+			o.ObjectChange = past.CompareValues(st.Key, before, after)
 		}
 		v.Objects = append(v.Objects, o)
 	}
@@ -87,7 +77,7 @@ func (v *view) show(out *command.Output) {
 	for _, o := range v.Objects {
 		counts[o.Action]++
 		switch {
-		case o.Action == unchanged:
+		case o.Action == draft.Unchanged:
 		case v.DryRun:
 			out.Line("%s", command.ChangeTitle(o.ObjectChange, out))
 			for _, l := range command.ChangeLines(o.ObjectChange) {
@@ -98,7 +88,7 @@ func (v *view) show(out *command.Output) {
 		}
 	}
 	var parts []string
-	for _, action := range []string{created, changed, deleted, unchanged} {
+	for _, action := range []string{draft.Created, draft.Changed, draft.Deleted, draft.Unchanged} {
 		if n := counts[action]; n > 0 {
 			parts = append(parts, fmt.Sprintf("%d %s", n, action))
 		}
@@ -107,7 +97,7 @@ func (v *view) show(out *command.Output) {
 	switch {
 	case len(v.Objects) == 0:
 		out.Line("Nothing to write: no object of the files is one of meshlog's kinds.")
-	case v.DryRun && len(v.Objects) == counts[unchanged]:
+	case v.DryRun && len(v.Objects) == counts[draft.Unchanged]:
 		out.Line("Nothing would change: %s.", text)
 	case v.DryRun:
 		out.Line("\n%s. Nothing was written; without --dry-run it is.", text)

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"meshlog.dev/services/operate/command"
+	"meshlog.dev/services/operate/draft"
 	"meshlog.dev/services/operate/history"
 	"meshlog.dev/services/operate/operatetest"
 	"meshlog.dev/services/operate/past"
@@ -66,7 +67,7 @@ func runWhatIf(t *testing.T, stdin string, into any, args ...string) (code int, 
 
 type whatIfResult struct {
 	Objects []past.ObjectChange
-	Classes []classesView
+	Classes []draft.Classes
 	Held    string
 	// Problems are those that the mesh does not have yet.
 	Problems []command.Diagnostic

@@ -22,9 +22,9 @@ func Resource(t ident.ResourceType, r *xds.Resource) (proto.Message, json.RawMes
 	if err != nil {
 		return nil, nil, err
 	}
-	b, err := printResource(t, r, m)
+	b, err := printMessage(m)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, resourceError(t, r, err)
 	}
 	return m, b, nil
 }
@@ -41,12 +41,8 @@ func decode(t ident.ResourceType, r *xds.Resource) (proto.Message, error) {
 	return m, nil
 }
 
-func printResource(t ident.ResourceType, r *xds.Resource, m proto.Message) (json.RawMessage, error) {
-	b, err := protojson.MarshalOptions{UseProtoNames: true, Resolver: anytype.Types}.Marshal(m)
-	if err != nil {
-		return nil, resourceError(t, r, err)
-	}
-	return b, nil
+func printMessage(m proto.Message) (json.RawMessage, error) {
+	return protojson.MarshalOptions{UseProtoNames: true, Resolver: anytype.Types}.Marshal(m)
 }
 
 func resourceError(t ident.ResourceType, r *xds.Resource, err error) error {
@@ -74,7 +70,9 @@ func CompareResources(t ident.ResourceType, before, after *xds.Resource) (past.O
 			continue
 		}
 		if errs[i] == nil {
-			docs[i], errs[i] = printResource(t, r, rest[i])
+			if docs[i], errs[i] = printMessage(rest[i]); errs[i] != nil {
+				errs[i] = resourceError(t, r, errs[i])
+			}
 		}
 		if errs[i] != nil {
 			messages[i], docs[i] = nil, json.RawMessage("null")

@@ -106,6 +106,8 @@ type Plan struct {
 	Nothing string
 	// Done is what Do did, in words such as "Froze file/default".
 	Done string
+	// For says for which proxies the objects change; empty: for all that no pin keeps.
+	For string
 
 	mesh     *Mesh
 	head     store.Stored // the newest version
@@ -174,7 +176,7 @@ func (p *Plan) Sum() string {
 		panic(err) // of strings only
 	}
 	h := sha256.New()
-	fmt.Fprintf(h, "%s\n%s\n%s", intent, p.Nothing, strings.Join(p.sums, "\n"))
+	fmt.Fprintf(h, "%s\n%s\n%d\n%s", intent, p.Nothing, p.step, strings.Join(p.sums, "\n"))
 	return hex.EncodeToString(h.Sum(nil))
 }
 
@@ -239,20 +241,25 @@ func (p *Plan) preview(messages []events.Event) ([]past.ObjectChange, error) {
 			changed[k] = true
 		}
 	}
-	changes := []past.ObjectChange{}
 	before, differed := p.world.View(p.pin)
-	after, differ := after.View(p.pin)
+	then, differ := after.View(p.pin)
 	for _, k := range slices.Concat(differed, differ) {
-		changed[k] = before.Served(k) != after.Served(k)
+		changed[k] = before.Served(k) != then.Served(k)
 	}
 	maps.DeleteFunc(changed, func(_ ident.Key, differs bool) bool { return !differs })
-	for _, k := range sorted(changed) {
+	return p.compared(sorted(changed), before, then), nil
+}
+
+// compared returns how objects differ between two worlds, and notes their sums.
+func (p *Plan) compared(keys []ident.Key, before, after *world.World) []past.ObjectChange {
+	changes := []past.ObjectChange{}
+	for _, k := range keys {
 		if was, is := valueOf(before.Served(k)), valueOf(after.Served(k)); was != nil || is != nil {
 			changes = append(changes, past.CompareValues(k, was, is))
 			p.sums = append(p.sums, sumOf(k, was)+" "+sumOf(k, is))
 		}
 	}
-	return changes, nil
+	return changes
 }
 
 func sumOf(k ident.Key, v *ident.Value) string {
@@ -272,6 +279,14 @@ func valueOf(o *world.Object) *ident.Value {
 // Counted says how many objects change.
 func (v *View) Counted() string {
 	return command.Plural(len(v.Changes), "object changes", "objects change")
+}
+
+// Scoped is Counted with the proxies for which they change.
+func (p *Plan) Scoped() string {
+	if p.For == "" {
+		return p.Counted()
+	}
+	return p.Counted() + " for " + p.For
 }
 
 // sorted returns the keys of a map in the order of rows.
@@ -322,7 +337,7 @@ func (a *act) run(ctx context.Context, e *command.Env, i Intent) error {
 		p.DryRun = true
 		e.Print(p.View, func() {
 			p.show(e)
-			e.Line("\n%s. Nothing was written; without --dry-run it is.", p.Counted())
+			e.Line("\n%s. Nothing was written; without --dry-run it is.", p.Scoped())
 		})
 		return nil
 	}
@@ -340,7 +355,7 @@ func (p *Plan) printDone(e *command.Env) {
 	p.show(e)
 	switch p.Intent.Act {
 	case ActRelease, ActUnpin, ActPromote, ActAbort:
-		e.Line("%s: %s, in version %s.", p.Done, p.Counted(), p.Version)
+		e.Line("%s: %s, in version %s.", p.Done, p.Scoped(), p.Version)
 		return
 	}
 	if len(p.Changes) > 0 {

@@ -1,11 +1,14 @@
 package rollback
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -13,6 +16,7 @@ import (
 	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/internal/bus"
 	"meshlog.dev/services/mesh/fold"
+	"meshlog.dev/services/mesh/world"
 	"meshlog.dev/services/operate/command"
 )
 
@@ -39,10 +43,13 @@ func rolloutStatus() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "status", Short: "Show the changes that have not reached all proxies", Args: command.Args(0, 0, ""),
 		Long: `Show the changes that have not reached all proxies: the one that runs, the one that waits
-for its end, and those that were stopped.`,
+for its end, and those that were stopped. HOLD is what is left of the hold time of the step.
+--ended also shows the rollouts of the newest versions that have ended.`,
 		Example: `  meshlog rollout status --data data/
+  meshlog rollout status --data data/ --ended
   meshlog rollout status --bus nats://10.0.0.1:4222 -o json`,
 	}
+	ended := cmd.Flags().Bool("ended", false, fmt.Sprintf("show also those that have ended, of the newest %d versions", command.RolloutVersions))
 	return command.Live(cmd, func(ctx context.Context, e *command.Env, _ []string) error {
 		chain, err := e.Chain(ctx)
 		if err != nil {
@@ -60,19 +67,28 @@ for its end, and those that were stopped.`,
 		if err != nil {
 			return err
 		}
-		e.Print(all, func() { showRollouts(all, e.Output) })
+		if *ended {
+			p, err := e.Past(ctx)
+			if err != nil {
+				return err
+			}
+			if all, err = command.RolloutHistory(ctx, p, head.Version(), all, command.RolloutVersions); err != nil {
+				return err
+			}
+		}
+		e.Print(all, func() { showRollouts(all, time.Now(), e.Output) })
 		return nil
 	})
 }
 
-func showRollouts(all []command.Rollout, out *command.Output) {
+func showRollouts(all []command.Rollout, now time.Time, out *command.Output) {
 	if len(all) == 0 {
 		out.Line("All proxies have all changes.")
 		return
 	}
-	t := command.Rows{Head: []string{"ID", "STATE", "STEP", "REACHED", "APPLIED", "SINCE", "OBJECTS"}}
+	t := command.Rows{Head: []string{"ID", "STATE", "STEP", "REACHED", "APPLIED", "HOLD", "SINCE", "BY", "OBJECTS"}}
 	for _, r := range all {
-		step, applied := "-", "-"
+		step, applied, hold := "-", "-", "-"
 		if r.Step > 0 {
 			step = strconv.Itoa(r.Step)
 			if r.Steps > 0 {
@@ -81,13 +97,19 @@ func showRollouts(all []command.Rollout, out *command.Output) {
 		}
 		if r.State == "running" {
 			applied = fmt.Sprintf("%d of %d", r.Applied, r.Streams)
+			if want := r.AckPercent(); want > 0 {
+				applied += fmt.Sprintf(", %d%% wanted", want)
+			}
+			if left := r.HoldLeft(now); left > 0 {
+				hold = left.String()
+			}
 		}
-		t.Add(r.ID, r.State, step, r.Reached, applied, command.Clock(r.Since), command.Some(r.Objects))
+		t.Add(r.ID, r.State, step, cmp.Or(r.Reached, "-"), applied, hold, command.Clock(r.Since), cmp.Or(r.Actor, "-"), command.Some(r.Objects))
 	}
 	out.Rows(&t)
 	var notes []string
 	for _, r := range all {
-		if r.WaitsFor != "" || r.State == "stopped" {
+		if r.WaitsFor != "" || r.State == "stopped" || r.State == "ended" {
 			notes = append(notes, r.String())
 		}
 	}
@@ -155,14 +177,22 @@ func (p *Plan) promote(ctx context.Context) error {
 		if r.Rollout.State == ident.RolloutRunning {
 			p.pin = r.ID // it changes what the others are served
 		}
-		p.Done = "All proxies have " + r.ID
+		p.Done, p.For = "All proxies have "+r.ID, "the proxies that do not have it"
 		return p.steer(r, &events.Overlay{
 			ID: r.ID, Kind: ident.Rollout, Remove: true, Reason: p.Intent.Reason, Rollout: &ident.Staging{State: r.Rollout.State, Ordered: true},
 		})
 	}
 	staging := &ident.Staging{State: ident.RolloutRunning, Step: next, Reached: steps[next-1].Reached, Ordered: true}
 	p.Done = fmt.Sprintf("%s has reached %s, step %d of %d", r.ID, staging.Reached, next, len(steps))
-	return p.steer(r, &events.Overlay{ID: r.ID, Kind: ident.Rollout, Reason: p.Intent.Reason, Rollout: staging})
+	p.For = fmt.Sprintf("the proxies that step %d adds", next)
+	if err := p.steer(r, &events.Overlay{ID: r.ID, Kind: ident.Rollout, Reason: p.Intent.Reason, Rollout: staging}); err != nil {
+		return err
+	}
+	// What is served to all that it has reached stays; those that it reaches next get it too.
+	others, differ := p.world.View(r.ID)
+	slices.SortFunc(differ, world.CompareKeys)
+	p.Changes = p.compared(slices.Compact(differ), others, p.world)
+	return nil
 }
 
 func abort() *cobra.Command {
@@ -193,7 +223,7 @@ func (p *Plan) abort(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	p.Done = "Stopped " + r.ID
+	p.Done, p.For = "Stopped "+r.ID, "the proxies that it has reached"
 	staging := &ident.Staging{State: ident.RolloutStopped, Step: r.Rollout.Step, Ordered: true}
 	return p.steer(r, &events.Overlay{ID: r.ID, Kind: ident.Rollout, Reason: p.Intent.Reason, Rollout: staging})
 }

@@ -28,13 +28,26 @@ func TestRollout(t *testing.T) {
 	m.Events.Wait(t, "listed", "keys")
 	running(t, m, "ServiceEntry demo/b (file/default)")
 
+	var all []command.Rollout
+	must(t, m, &all, "rollout", "status")
+	if len(all) != 1 || len(all[0].Plan) != 1 || all[0].Plan[0] != (command.RolloutStep{Step: 1, Reached: "50% of all", AckPercent: 100, Manual: true}) {
+		t.Errorf("while it runs: %+v", all)
+	}
 	var v result
 	must(t, m, &v, "rollout", "promote", "--dry-run")
 	equal(t, "promote, dry run", changed(v), "added ServiceEntry demo/b (file/default)")
 	must(t, m, &v, "rollout", "promote")
-	var all []command.Rollout
+	all = nil
 	if must(t, m, &all, "rollout", "status"); len(all) != 0 {
 		t.Errorf("after the last step: %+v", all)
+	}
+	var ended []struct {
+		State   string
+		Records []struct{ What string }
+	}
+	must(t, m, &ended, "rollout", "status", "--ended")
+	if len(ended) != 1 || ended[0].State != "ended" || len(ended[0].Records) < 2 || ended[0].Records[0].What != "reached all proxies" || !strings.HasPrefix(ended[0].Records[1].What, "step 1 began") {
+		t.Errorf("those that ended: %+v", ended)
 	}
 
 	save(t, m, "b.yaml", onPort("b", 81))

@@ -1,8 +1,7 @@
-package apply
+package draft
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"maps"
 	"slices"
@@ -15,13 +14,13 @@ import (
 	"meshlog.dev/services/operate/past"
 )
 
-// whatIfView is the result of what-if.
-type whatIfView struct {
+// View is what a draft would do.
+type View struct {
 	// Position is the last record of the log that the change is judged on.
 	Position ident.Position      `json:"position,omitzero"`
 	Proxy    string              `json:"proxy,omitempty"`
 	Objects  []past.ObjectChange `json:"objects"`
-	Classes  []classesView       `json:"classes"`
+	Classes  []Classes           `json:"classes"`
 	Held     string              `json:"held,omitempty"` // why the guard would hold the change back
 	// Staged is how a rollout would give the change to the proxies; empty: to all at once.
 	Staged   string               `json:"staged,omitempty"`
@@ -30,40 +29,47 @@ type whatIfView struct {
 	failed bool // an object is invalid: the change was not judged
 }
 
-func newWhatIfView() *whatIfView {
-	return &whatIfView{Objects: []past.ObjectChange{}, Classes: []classesView{}, Problems: []command.Diagnostic{}}
+// NewView returns a view of problems alone, of documents that were not judged further.
+func NewView(problems []problem.Diagnostic) *View {
+	v := newView()
+	v.add(problems)
+	return v
 }
 
-func (v *whatIfView) add(problems []problem.Diagnostic) {
-	v.failed = v.failed || failed(problems)
-	v.Problems = append(v.Problems, diagnostics(problems)...)
+func newView() *View {
+	return &View{Objects: []past.ObjectChange{}, Classes: []Classes{}, Problems: []command.Diagnostic{}}
 }
 
-// countProxies counts the connected proxies of each class.
-func (w *whatIf) countProxies(ctx context.Context, e *command.Env) error {
-	r, err := e.Reports(ctx, bus.Proxies)
-	if err != nil {
-		return err
-	}
-	e.WarnSilent(r)
+func (v *View) add(problems []problem.Diagnostic) {
+	v.failed = v.failed || Failed(problems)
+	v.Problems = append(v.Problems, Diagnostics(problems)...)
+}
+
+// Count counts the connected proxies of each class.
+func (v *View) Count(r *bus.Reports) {
 	count := map[string]int{}
 	for _, f := range r.Frontends {
 		for _, p := range f.GetProxies() {
 			count[p.GetGroup()]++
 		}
 	}
-	for i := range w.view.Classes {
+	for i := range v.Classes {
 		n := 0
-		for _, c := range w.view.Classes[i].Classes {
+		for _, c := range v.Classes[i].Classes {
 			n += count[c]
 		}
-		w.view.Classes[i].Proxies = &n
+		v.Classes[i].Proxies = &n
 	}
-	return nil
 }
 
-// who names the proxies of v.
-func (v *classesView) who() string {
+// Failed reports whether an object is invalid: the change was not judged.
+func (v *View) Failed() bool { return v.failed }
+
+// Changes reports whether the mesh would change.
+func (v *View) Changes() bool { return len(v.Objects)+len(v.Classes) > 0 }
+
+// Who names the proxies of v.
+func (v *Classes) Who() string {
 	who := strings.Join(v.Classes, "; ")
 	if v.Proxies != nil {
 		who += fmt.Sprintf(" (%s connected)", command.Plural(*v.Proxies, "proxy", "proxies"))
@@ -71,11 +77,13 @@ func (v *classesView) who() string {
 	return who
 }
 
-func (v *classesView) what() string {
+// What counts what differs for them.
+func (v *Classes) What() string {
 	return fmt.Sprintf("%s, %d bytes", command.Plural(len(v.Resources), "resource differs", "resources differ"), v.Bytes)
 }
 
-func (v *whatIfView) summary() string {
+// Summary says in one line what would change.
+func (v *View) Summary() string {
 	if v.failed {
 		return "The change was not judged: an object is invalid."
 	}
@@ -92,7 +100,8 @@ func (v *whatIfView) summary() string {
 	return text + "."
 }
 
-func (v *whatIfView) show(out *command.Output, markdown bool) {
+// Show prints v: as text, or in Markdown for a pull request.
+func (v *View) Show(out *command.Output, markdown bool) {
 	if markdown {
 		v.markdown(out)
 		return
@@ -108,7 +117,7 @@ func (v *whatIfView) show(out *command.Output, markdown bool) {
 	}
 	showChanges(out, "", v.Objects)
 	for _, c := range v.Classes {
-		out.Line("\n%s: %s", cmp.Or(v.Proxy, c.who()), c.what())
+		out.Line("\n%s: %s", cmp.Or(v.Proxy, c.Who()), c.What())
 		showChanges(out, "  ", c.Resources)
 		for _, l := range c.Losses {
 			out.Line("  %s", out.Paint("! "+l, command.Red))
@@ -123,7 +132,7 @@ func (v *whatIfView) show(out *command.Output, markdown bool) {
 	if v.Staged != "" {
 		out.Line("A rollout would give this to the proxies %s.", v.Staged)
 	}
-	out.Line("%s Nothing was written.", v.summary())
+	out.Line("%s Nothing was written.", v.Summary())
 }
 
 func showChanges(out *command.Output, indent string, changes []past.ObjectChange) {
@@ -136,8 +145,8 @@ func showChanges(out *command.Output, indent string, changes []past.ObjectChange
 }
 
 // markdown prints a summary for a pull request.
-func (v *whatIfView) markdown(out *command.Output) {
-	out.Line("### What this changes in the mesh\n\n%s", v.summary())
+func (v *View) markdown(out *command.Output) {
+	out.Line("### What this changes in the mesh\n\n%s", v.Summary())
 	if v.Held != "" {
 		out.Line("\n**The guard would hold it back**: %s.", v.Held)
 	}
@@ -149,7 +158,7 @@ func (v *whatIfView) markdown(out *command.Output) {
 	}
 	fenced(out, "Objects", v.Objects)
 	for _, c := range v.Classes {
-		fenced(out, fmt.Sprintf("%s: %s", cmp.Or(v.Proxy, c.who()), c.what()), c.Resources)
+		fenced(out, fmt.Sprintf("%s: %s", cmp.Or(v.Proxy, c.Who()), c.What()), c.Resources)
 		for _, l := range c.Losses {
 			out.Line("- **%s**", l)
 		}
@@ -171,7 +180,8 @@ func fenced(out *command.Output, title string, changes []past.ObjectChange) {
 	out.Line("```")
 }
 
-func parseShard(s string) (ident.Shard, error) {
+// ParseShard reads SOURCE/INSTANCE.
+func ParseShard(s string) (ident.Shard, error) {
 	source, instance, _ := strings.Cut(s, "/")
 	if source == "" || instance == "" {
 		return ident.Shard{}, command.Usage("source %q: want SOURCE/INSTANCE, as `meshlog sources` prints it", s)
@@ -183,4 +193,9 @@ func sortedShards[V any](m map[ident.Shard]V) []ident.Shard {
 	return slices.SortedFunc(maps.Keys(m), func(a, b ident.Shard) int {
 		return cmp.Or(cmp.Compare(a.Source, b.Source), cmp.Compare(a.Instance, b.Instance))
 	})
+}
+
+// Loses reports whether a proxy would lose a route, a host or its last endpoint.
+func (v *View) Loses() bool {
+	return slices.ContainsFunc(v.Classes, func(c Classes) bool { return len(c.Losses) > 0 })
 }

@@ -1,4 +1,4 @@
-package apply
+package draft
 
 import (
 	"cmp"
@@ -6,7 +6,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"sync"
 
 	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
@@ -22,8 +21,8 @@ import (
 	"meshlog.dev/services/operate/past"
 )
 
-// classesView is what classes of proxies would get that all differ in the same way.
-type classesView struct {
+// Classes is what classes of proxies would get that all differ in the same way.
+type Classes struct {
 	Classes []string `json:"classes"`
 	// Proxies is how many connected proxies are of these classes; absent if the mesh
 	// does not run.
@@ -34,10 +33,9 @@ type classesView struct {
 	Losses []string `json:"losses,omitempty"`
 }
 
-// impact finds out what a change of the world does to classes of proxies.
+// impact is what a change of the world does to classes of proxies.
 type impact struct {
-	before   *index.PushContext
-	classes  []index.ProxyClass
+	classes  []Classes
 	problems []problem.Diagnostic // that the world before does not have
 }
 
@@ -47,62 +45,41 @@ type differing struct {
 	was, is *xds.Resource
 }
 
-// setKey names what proxies of a class get of a type.
-type setKey struct {
-	of index.ProxyClass
-	t  ident.ResourceType
-}
-
-// ofType returns the resources of a type that differ for a class in a next world, in which
-// some inputs differ, and the problems of the type that are new there.
-func (i *impact) ofType(t ident.ResourceType, next *index.PushContext, inputs []index.Input) (map[setKey][]differing, []problem.Diagnostic) {
-	catalog, before := xds.NewCatalog(i.before), map[setKey]*xds.Set{}
-	for _, c := range i.classes {
-		before[setKey{c.Only(t), t}] = catalog.Set(c, t)
+// impact returns what classes would get in a world that differs in these keys. The ground
+// moves there, and back with its next question.
+func (g *Ground) impact(w *world.World, changed []ident.Key, classes []index.ProxyClass) impact {
+	type setKey struct {
+		of index.ProxyClass
+		t  ident.ResourceType
 	}
-	known := catalog.Diagnostics()
+	before := map[setKey]*xds.Set{}
+	for _, c := range classes {
+		for t := range ident.ResourceTypes {
+			before[setKey{c.Only(t), t}] = g.catalog.Set(c, t)
+		}
+	}
+	known := map[problem.Diagnostic]bool{}
+	for _, d := range slices.Concat(g.pc.Diagnostics(), g.catalog.Diagnostics()) {
+		known[d] = true
+	}
+	next, inputs := g.pc.Next(w, changed)
 	differs := map[setKey][]differing{}
-	for _, c := range catalog.Update(next, inputs) {
+	for _, c := range g.catalog.Update(next, inputs) {
 		k := setKey{c.Class.Only(c.Type), c.Type}
+		if before[k] == nil {
+			continue // of a class that was asked about earlier
+		}
 		for _, name := range c.Names {
 			if d := (differing{c.Type, before[k].Find(name), c.Set.Find(name)}); !d.was.Same(d.is) {
 				differs[k] = append(differs[k], d)
 			}
 		}
 	}
-	return differs, without(catalog.Diagnostics(), known)
-}
-
-// without returns the diagnostics that are not among some.
-func without(all, known []problem.Diagnostic) []problem.Diagnostic {
-	is := map[problem.Diagnostic]bool{}
-	for _, d := range known {
-		is[d] = true
-	}
-	return slices.DeleteFunc(slices.Clone(all), func(d problem.Diagnostic) bool { return is[d] })
-}
-
-// of returns what the classes would get in a world that differs in these keys. It makes the
-// types of resources at once: they have nothing in common.
-func (i *impact) of(w *world.World, changed []ident.Key) []classesView {
-	next, inputs := i.before.Next(w, changed)
-	var of [ident.ResourceTypes]struct {
-		differs  map[setKey][]differing
-		problems []problem.Diagnostic
-	}
-	var types sync.WaitGroup
-	for t := range ident.ResourceTypes {
-		types.Go(func() { of[t].differs, of[t].problems = i.ofType(t, next, inputs) })
-	}
-	types.Wait()
-	differs := map[setKey][]differing{}
-	i.problems = without(next.Diagnostics(), i.before.Diagnostics())
-	for _, one := range of {
-		maps.Copy(differs, one.differs)
-		i.problems = append(i.problems, without(one.problems, i.problems)...)
-	}
-	alike := map[string]*classesView{}
-	for _, c := range i.classes {
+	g.pc, g.away = next, changed
+	i := impact{classes: []Classes{}}
+	i.problems = slices.DeleteFunc(slices.Concat(next.Diagnostics(), g.catalog.Diagnostics()), func(d problem.Diagnostic) bool { return known[d] })
+	alike, compared := map[string]*Classes{}, map[differing]comparison{}
+	for _, c := range classes {
 		var all []differing
 		for t := range ident.ResourceTypes {
 			all = append(all, differs[setKey{c.Only(t), t}]...)
@@ -116,20 +93,19 @@ func (i *impact) of(w *world.World, changed []ident.Key) []classesView {
 		}
 		v := alike[sums.String()]
 		if v == nil {
-			v = viewDiffering(all)
+			v = viewDiffering(all, compared)
 			alike[sums.String()] = v
 		}
 		if name := c.String(); !slices.Contains(v.Classes, name) {
 			v.Classes = append(v.Classes, name)
 		}
 	}
-	views := []classesView{}
 	for _, k := range slices.Sorted(maps.Keys(alike)) {
 		slices.Sort(alike[k].Classes)
-		views = append(views, *alike[k])
+		i.classes = append(i.classes, *alike[k])
 	}
-	slices.SortStableFunc(views, func(a, b classesView) int { return cmp.Compare(a.Classes[0], b.Classes[0]) })
-	return views
+	slices.SortStableFunc(i.classes, func(a, b Classes) int { return cmp.Compare(a.Classes[0], b.Classes[0]) })
+	return i
 }
 
 func sumOf(r *xds.Resource) (s xds.Sum) {
@@ -139,15 +115,27 @@ func sumOf(r *xds.Resource) (s xds.Sum) {
 	return s
 }
 
-func viewDiffering(all []differing) *classesView {
-	v := &classesView{}
+// comparison is how a resource differs, and what is lost with it.
+type comparison struct {
+	change past.ObjectChange
+	losses []string
+}
+
+// viewDiffering compares resources; those that it has compared for another class are in compared.
+func viewDiffering(all []differing, compared map[differing]comparison) *Classes {
+	v := &Classes{}
 	for _, d := range all {
-		change, messages := command.CompareResources(d.t, d.was, d.is)
-		v.Resources = append(v.Resources, change)
+		c, known := compared[d]
+		if !known {
+			change, messages := command.CompareResources(d.t, d.was, d.is)
+			c = comparison{change, losses(change.Object, messages[0], messages[1])}
+			compared[d] = c
+		}
+		v.Resources = append(v.Resources, c.change)
 		if d.is != nil {
 			v.Bytes += d.is.Size()
 		}
-		v.Losses = append(v.Losses, losses(change.Object, messages[0], messages[1])...)
+		v.Losses = append(v.Losses, c.losses...)
 	}
 	return v
 }
