@@ -8,7 +8,7 @@ import (
 	"meshlog.dev/services/operate/command"
 )
 
-// diagnostics returns problems as they are printed, the worst first.
+// Diagnostics returns problems as they are printed, the worst first.
 func Diagnostics(problems []problem.Diagnostic) []command.Diagnostic {
 	var all []*snapshotv1.Diagnostic
 	for _, p := range slices.SortedStableFunc(slices.Values(problems), func(a, b problem.Diagnostic) int { return int(b.Severity) - int(a.Severity) }) {

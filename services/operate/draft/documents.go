@@ -123,16 +123,17 @@ func (d *Documents) refuse(i *Item, field, reason, advice string) {
 	})
 }
 
-// failed reports whether one of the problems is an error.
+// Failed reports whether one of the problems is an error.
 func Failed(problems []problem.Diagnostic) bool {
 	return slices.ContainsFunc(problems, func(p problem.Diagnostic) bool { return p.Severity == problem.Error })
 }
 
-// errNothing is the error of a command that stopped because of errors it has printed.
+// ErrNothing returns the error of a command that stopped because of errors it has printed.
 func ErrNothing(problems []problem.Diagnostic, done string) error {
 	return errors.New(command.Plural(CountErrors(problems), "error", "errors") + "; nothing was " + done)
 }
 
+// CountErrors returns how many of the problems are errors.
 func CountErrors(problems []problem.Diagnostic) (n int) {
 	for _, p := range problems {
 		if p.Severity == problem.Error {
