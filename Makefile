@@ -233,6 +233,7 @@ logs: ## What the containers of the compose deployment say
 .PHONY: test-compose
 test-compose: tool-consul tool-rnacos ## The compose deployment with a real Docker engine: registries, scale, kill, down and up
 	@deploy/compose/images registries
+	@$(TOOL) docker-compose >/dev/null # the time of the trial is limited, and this is none of it
 	go run ./deploy/e2e/compose
 
 # What the demos run is fetched and built at the same time.
