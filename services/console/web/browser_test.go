@@ -195,9 +195,9 @@ func TestBrowser(t *testing.T) {
 			}
 		})
 	}
+	t.Run("what-if", func(t *testing.T) { b := *b; b.T = t; testWhatIfByKeyboard(&b) })
 	t.Run("acts by keyboard", func(t *testing.T) { b := *b; b.T = t; testActsByKeyboard(m, &b) })
 	t.Run("rollouts", testRolloutsInBrowser)
-	t.Run("what-if", func(t *testing.T) { b := *b; b.T = t; testWhatIfByKeyboard(&b) })
 	t.Run("keyboard", func(t *testing.T) { b := *b; b.T = t; testKeyboard(&b) })
 	t.Run("live", func(t *testing.T) { b := *b; b.T = t; testLive(m, &b) })
 	t.Run("charts", func(t *testing.T) { b := *b; b.T = t; testCharts(m, &b) })
