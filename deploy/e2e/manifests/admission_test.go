@@ -101,7 +101,7 @@ func TestAdmission(t *testing.T) {
 	}
 	refused("an invalid object")
 	must(t, a.Apply(ctx, validService))
-	a.k.run["admission-0"].Kill()
+	must(t, a.k.run["admission-0"].Stop()) // TestAdmissionReplicas kills one
 	refused("an invalid object, with one replica")
 	a.k.run["admission-1"].Kill()
 	if err := a.Apply(ctx, strings.Replace(validService, "name: good", "name: other", 1)); err == nil || !strings.Contains(err.Error(), "failed calling webhook") {
