@@ -388,32 +388,6 @@ func (o *oracle) servedWithout(absent string) map[ident.Key]*ident.Value {
 	return all
 }
 
-func (o *oracle) pins() map[string]bool {
-	pins := map[string]bool{}
-	for id := range o.over {
-		pins[id] = o.kinds[id] == ident.Pin
-	}
-	return pins
-}
-
-// keepPinned adds to all pins what is not served any more.
-func (o *oracle) keepPinned() {
-	is := o.served()
-	for _, keys := range []map[ident.Key]*ident.Value{o.before, is} {
-		for k := range keys {
-			was := o.before[k]
-			if same(was, is[k]) || !stages(k) || was != nil && o.rules.Forbid(k, nil) != nil {
-				continue
-			}
-			for id, vals := range o.over {
-				if _, has := vals[k]; !has && o.kinds[id] == ident.Pin && o.pinned[id] {
-					vals[k] = ident.OverlayValue{Key: k, Value: was, Kept: true}
-				}
-			}
-		}
-	}
-}
-
 func (o *oracle) listed(s ident.Shard) bool { return o.shards[s] != nil && o.shards[s].synced }
 
 func (o *oracle) segment(seq uint64, g *events.Segment, rows iter.Seq2[string, []byte]) {
