@@ -58,7 +58,7 @@ tool-kustomize: # The modules of a program that tests build where they reach no 
 
 .PHONY: test
 test: test-plan build build-faults $(TEST_TOOLS) ## All tests, those with a real Envoy, NATS server and API server included
-	go test -p 2 $(UNITS)
+	go test -p 2 -timeout 20m $(UNITS)
 	go test -p 2 -tags mutants -run Without ./services/mesh/fold ./services/suite/faultsim
 	go test -p 2 -count=1 -timeout 20m $(E2E)
 	cd deploy/e2e/tools/promql && GOWORK=off go test ./...

@@ -29,17 +29,16 @@ func faultsNamed(set string) []string {
 
 // TestSim runs schedules and fails if one breaks an invariant.
 func TestSim(t *testing.T) {
-	simulate(t, func(seed uint64) string { return cmp.Or(*faults, turns[seed%uint64(len(turns))]) })
+	simulate(t, *seeds, func(seed uint64) string { return cmp.Or(*faults, turns[seed%uint64(len(turns))]) })
 }
 
 // simulate runs schedules with the faults that setOf names for a seed.
-func simulate(t *testing.T, setOf func(seed uint64) string) {
+func simulate(t *testing.T, n int, setOf func(seed uint64) string) {
 	t.Helper()
 	p := plan{trace: *show}
 	if *rules != "" {
 		p.without = strings.Split(*rules, ",")
 	}
-	n := *seeds
 	if *show {
 		n = 1
 	}

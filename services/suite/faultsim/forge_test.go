@@ -228,5 +228,5 @@ func TestForged(t *testing.T) {
 	if *faults != "" {
 		return // TestSim runs the faults that the flag names
 	}
-	simulate(t, func(uint64) string { return "forge" })
+	simulate(t, *seeds, func(uint64) string { return "forge" })
 }

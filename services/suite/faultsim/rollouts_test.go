@@ -141,5 +141,5 @@ func TestRollouts(t *testing.T) {
 	if *faults != "" {
 		return // TestSim runs the faults that the flag names
 	}
-	simulate(t, func(uint64) string { return "rollout" })
+	simulate(t, *seeds/3, func(uint64) string { return "rollout" })
 }

@@ -231,5 +231,5 @@ func TestSigned(t *testing.T) {
 	if *faults != "" {
 		return // TestSim runs the faults that the flag names
 	}
-	simulate(t, func(seed uint64) string { return []string{"sign", "signroll"}[seed%2] })
+	simulate(t, *seeds/3, func(seed uint64) string { return []string{"sign", "signroll"}[seed%2] })
 }
