@@ -186,7 +186,7 @@ fuzz: ## Each fuzz test for FUZZTIME (30s)
 	  go test "./$$(dirname "$$file")" -run '^$$' -fuzz "^$${func#func }$$" -fuzztime $(FUZZTIME); done
 
 .PHONY: sim
-sim: ## SEEDS (1000) schedules of failures against the real parts, and as many with forged records, with rollouts, and with operators who sign
+sim: ## SEEDS (1000) schedules of failures against the real parts, as many with forged records, and a third as many with rollouts and with operators who sign
 	go test ./services/suite/faultsim -count=1 -timeout 0 -run '^Test(Sim|Forged|Rollouts|Signed)$$' -v -args -seeds=$(SEEDS)
 
 .PHONY: bench

@@ -32,7 +32,7 @@ func TestSim(t *testing.T) {
 	simulate(t, *seeds, func(seed uint64) string { return cmp.Or(*faults, turns[seed%uint64(len(turns))]) })
 }
 
-// simulate runs schedules with the faults that setOf names for a seed.
+// simulate runs n schedules with the faults that setOf names for a seed.
 func simulate(t *testing.T, n int, setOf func(seed uint64) string) {
 	t.Helper()
 	p := plan{trace: *show}
