@@ -36,8 +36,9 @@ type Rollout struct {
 	Since  time.Time `json:"since,omitzero"`
 	Actor  string    `json:"actor,omitempty"`
 	Reason string    `json:"reason,omitempty"`
-	// Applied of the Streams that it has reached have applied the step, and WaitsFor is what
-	// the next one waits for, as the leader says.
+	// The leading builder counts: Streams are those of the proxies that the rollout has
+	// reached, Applied is how many of them have acknowledged the step. WaitsFor says why the
+	// next step does not begin yet.
 	Streams  uint32 `json:"streams"`
 	Applied  uint32 `json:"applied"`
 	WaitsFor string `json:"waitsFor,omitempty"`

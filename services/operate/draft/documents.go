@@ -20,7 +20,8 @@ type Item struct {
 	Key   ident.Key
 	Value ident.Value // zero for one that is only named
 	Hash  ident.Hash
-	// ResourceVersion is what the document says of the object that it is made from.
+	// ResourceVersion is the position of the object from which the document was made; zero: the
+	// document does not say.
 	ResourceVersion ident.Position
 	Trace           string
 	Document        *manifest.Document // nil: the command line names the object

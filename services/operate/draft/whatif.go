@@ -49,7 +49,7 @@ func NewGround(f *fold.Fold) (*Ground, error) {
 	return g, nil
 }
 
-// take makes f the fold, whose content is that of the ground or will be.
+// take copies a fold for drafts: their records count as signed, and no rollout holds them back.
 func (g *Ground) take(f *fold.Fold) {
 	g.fold = f.Clone()
 	g.fold.AssumeSigned()

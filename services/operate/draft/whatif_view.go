@@ -68,7 +68,7 @@ func (v *View) Failed() bool { return v.failed }
 // Changes reports whether the mesh would change.
 func (v *View) Changes() bool { return len(v.Objects)+len(v.Classes) > 0 }
 
-// Who names the proxies of v.
+// Who names the classes of proxies that differ alike, and how many proxies are connected.
 func (v *Classes) Who() string {
 	who := strings.Join(v.Classes, "; ")
 	if v.Proxies != nil {

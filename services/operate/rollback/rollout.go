@@ -188,7 +188,7 @@ func (p *Plan) promote(ctx context.Context) error {
 	if err := p.steer(r, &events.Overlay{ID: r.ID, Kind: ident.Rollout, Reason: p.Intent.Reason, Rollout: staging}); err != nil {
 		return err
 	}
-	// What is served to all that it has reached stays; those that it reaches next get it too.
+	// Proxies that the rollout has reached keep what they have; the next ones get the same.
 	others, differ := p.world.View(r.ID)
 	slices.SortFunc(differ, world.CompareKeys)
 	p.Changes = p.compared(slices.Compact(differ), others, p.world)
