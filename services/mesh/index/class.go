@@ -106,8 +106,10 @@ type LDSClass struct {
 	// Sources are the conditions on callers in VirtualServices with TCP routes
 	// that the proxy matches (VST-3).
 	Sources SelectorSet
-	// Gateways are the selectors of Gateways that match a router.
+	// Gateways are the selectors of Gateways that match a router, Listens where it listens
+	// for their ports.
 	Gateways SelectorSet
+	Listens  Listens `json:",omitempty"`
 	// Policies are the selectors of AuthorizationPolicies that matched, which also hold
 	// for connections without requests (POL-3): keys of Reader.Policies. Those of a gRPC
 	// server are all that matched it.
@@ -133,8 +135,10 @@ type RDSClass struct {
 	Namespace string
 	// Sources are the conditions on callers in VirtualServices that the proxy
 	// matches (VSM-10).
-	Sources  SelectorSet
+	Sources SelectorSet
+	// Gateways and Listens as in LDSClass.
 	Gateways SelectorSet
+	Listens  Listens `json:",omitempty"`
 	// LargeRegexes: the Envoy takes regular expressions that a stock one refuses.
 	// Set only if there are some.
 	LargeRegexes bool
@@ -151,10 +155,11 @@ type SDSClass struct {
 	// agents ask for. Most sidecars may have nothing else.
 	Roots bool  `json:",omitempty"`
 	Scope Scope // Rules
-	// Gateways as in LDSClass. They, and the DestinationRules in Scope, name the
-	// secrets that the proxy may have (SDS-4). Which ReferenceGrants permit one of another
-	// namespace is no part of the class.
+	// Gateways and Listens as in LDSClass. They, and the DestinationRules in Scope, name
+	// the secrets that the proxy may have (SDS-4). Which ReferenceGrants permit one of
+	// another namespace is no part of the class.
 	Gateways SelectorSet
+	Listens  Listens `json:",omitempty"`
 	// Namespace is empty if the proxy has shown no identity of the mesh. Then it is only
 	// told which files on its machine its Gateways name.
 	Namespace string
@@ -328,6 +333,7 @@ func (c ProxyClass) String() string {
 		}
 	}
 	add(c.LDS.Gateways)
+	parts = append(parts, c.LDS.Listens.words()...)
 	add(c.CDS.Scope.Selected)
 	add(c.LDS.Sources)
 	add(c.RDS.Sources)

@@ -1,7 +1,6 @@
 package index
 
 import (
-	"maps"
 	"slices"
 	"strings"
 
@@ -57,8 +56,8 @@ func classify(pc *PushContext, p *proxy.Proxy) ProxyClass {
 	c := pc.classOf(client, p.Namespace)
 	c.EDS.View = pc.viewOf(p)
 	if client == ClientRouter {
-		c.LDS.Gateways = pc.gateways.selected(p)
-		c.RDS.Gateways = c.LDS.Gateways
+		selected := pc.gateways.selected(p)
+		c.setGateways(selected, pc.listensOf(p, selected))
 	}
 	if client == ClientSidecar {
 		c.LDS.Cluster, c.RDS.Cluster = c.EDS.View.Cluster, c.EDS.View.Cluster
@@ -89,7 +88,7 @@ func classify(pc *PushContext, p *proxy.Proxy) ProxyClass {
 	case slices.Contains(pc.settings.trustDomains, p.Identity.TrustDomain):
 		c.SDS = c.secretsIn(client, p.Namespace)
 	case c.LDS.Gateways != "": // names of files only, so they are for any client
-		c.SDS = SDSClass{Client: client, Gateways: c.LDS.Gateways}
+		c.SDS = SDSClass{Client: client, Gateways: c.LDS.Gateways, Listens: c.LDS.Listens}
 	}
 	if from := p.Certificates(); from.Chain != "" && (c.LDS.Certificates == from || c.CDS.Certificates == from) {
 		c.SDS.Certificates = from // as above
@@ -113,7 +112,7 @@ func (c *ProxyClass) secretsIn(client Client, namespace string) SDSClass {
 		return SDSClass{Roots: true}
 	}
 	scope := Scope{Rules: c.CDS.Scope.Rules, Selected: c.CDS.Scope.Selected}
-	return SDSClass{Client: client, Roots: true, Scope: scope, Gateways: c.LDS.Gateways, Namespace: namespace}
+	return SDSClass{Client: client, Roots: true, Scope: scope, Gateways: c.LDS.Gateways, Listens: c.LDS.Listens, Namespace: namespace}
 }
 
 // setPolicies sets the policies that select p. A router without Gateways has no listener
@@ -191,7 +190,7 @@ func (pc *PushContext) HasLargeRegexes() bool { return pc.virtualServices.large 
 //   - a router, a sidecar and a gRPC client for the common view, and for each namespace with
 //     a view of its own;
 //   - routers for each selector of Gateways, in the common view and in the views of the
-//     Gateways' namespaces;
+//     Gateways' namespaces, and those behind Services (routerClasses);
 //   - routers and sidecars for each selector of policies, and gRPC servers where the
 //     selector's namespace has a port for gRPC;
 //   - sidecars for each selector of Telemetries;
@@ -227,20 +226,7 @@ func (pc *PushContext) Classes() []ProxyClass {
 			}
 		}
 	}
-	gateways := maps.Collect(pc.gateways.bySelector.All())
-	for _, text := range slices.Sorted(maps.Keys(gateways)) {
-		homes := []string{""}
-		for _, g := range gateways[text] {
-			homes = append(homes, g.Key.Namespace)
-		}
-		for _, ns := range homes {
-			c := pc.classOf(ClientRouter, ns)
-			c.LDS.Gateways, c.RDS.Gateways = SelectorSet(text), SelectorSet(text)
-			c.SDS = c.secretsIn(ClientRouter, ns)
-			c.passThrough(pc)
-			add(c)
-		}
-	}
+	pc.routerClasses(add)
 	pc.policyClasses(add)
 	pc.telemetryClasses(add)
 	every := pc.classOf(ClientSidecar, "")

@@ -142,7 +142,13 @@ func (x endpointIndex) next(
 		for o, after := range c.versions() {
 			e.touch(*o)
 			for _, host := range e.hosts(*o) {
-				e.targets.objects[ServiceID{o.Key.Namespace, host}] = struct{}{}
+				id := ServiceID{o.Key.Namespace, host}
+				e.targets.objects[id] = struct{}{}
+				// It may decide about the port and the order of a service that selects workloads
+				// by another object.
+				if slices.ContainsFunc(services.claims.Get(id), (*claim).selects) {
+					e.changed(Input{Kind: InputTargets, A: id.Namespace})
+				}
 			}
 			if s := e.newSelecting(*o); s != nil {
 				e.selecting.Keep(o.Key.Namespace, s, after)

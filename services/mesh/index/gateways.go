@@ -2,6 +2,7 @@ package index
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -48,14 +49,31 @@ func (x *gatewayIndex) has(mode networking.ServerTLSSettings_TLSmode, selectors 
 }
 
 // sameClasses reports whether routers that a selector matches are in the same classes with
-// the Gateways of o: classes tell apart what mutual TLS of the mesh needs.
+// the Gateways of o: classes tell apart what mutual TLS of the mesh needs, and have the
+// ports of servers that a Service in front translates. The gate checks routers in the
+// namespaces of Gateways.
 func (x *gatewayIndex) sameClasses(o *gatewayIndex, selector string) bool {
 	for _, mode := range []networking.ServerTLSSettings_TLSmode{networking.ServerTLSSettings_AUTO_PASSTHROUGH, networking.ServerTLSSettings_ISTIO_MUTUAL} {
 		if x.has(mode, SelectorSet(selector)) != o.has(mode, SelectorSet(selector)) {
 			return false
 		}
 	}
+	if !maps.Equal(x.homes(selector), o.homes(selector)) {
+		return false
+	}
+	if !maps.Equal(x.numbers(SelectorSet(selector)), o.numbers(SelectorSet(selector))) {
+		return false
+	}
 	return (len(x.bySelector.Get(selector)) == 0) == (len(o.bySelector.Get(selector)) == 0)
+}
+
+// homes returns the namespaces of the Gateways of a selector.
+func (x *gatewayIndex) homes(selector string) map[string]bool {
+	all := make(map[string]bool)
+	for _, g := range x.bySelector.Get(selector) {
+		all[g.Key.Namespace] = true
+	}
+	return all
 }
 
 // selector returns the text of the selector; without labels it selects all

@@ -144,6 +144,7 @@ func (pc *PushContext) next(w *world.World, changed []ident.Key) (*PushContext, 
 		t.reclassify(true)
 	}
 	next.gateways = pc.gateways.next(t, changes[gatewayKind])
+	t.noteFronts(slices.Concat(changes[world.ServiceKind], changes[serviceEntryKind]), pc, next)
 	next.policies = pc.policies.next(t, slices.Concat(changes[authorizationKind], changes[requestsKind]))
 	next.peers = pc.peers.next(t, changes[peersKind])
 	next.telemetry = pc.telemetry.next(t, changes[telemetryKind])

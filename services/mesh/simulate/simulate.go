@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -16,10 +17,12 @@ import (
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/structpb"
 
 	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/mesh/simulate/rbac"
 	"meshlog.dev/services/mesh/xds"
+	"meshlog.dev/services/mesh/xds/piece"
 )
 
 // Proxy holds the decoded resources of one proxy.
@@ -232,7 +235,8 @@ func (o *Outcome) note(format string, args ...any) {
 }
 
 // listener returns the listener that takes a connection: the one on its address,
-// then the one on its port and every address, then the one that takes everything. A call
+// then the one on its port and every address, then the one that takes everything. A router
+// is called on the ports of its Gateways, as the Services in front of it have them. A call
 // by name also finds the one listener of its port, whatever address it is on.
 func (p *Proxy) listener(c Call) *listenerv3.Listener {
 	var wildcard, catchAll *listenerv3.Listener
@@ -252,7 +256,7 @@ func (p *Proxy) listener(c Call) *listenerv3.Listener {
 			catchAll = l
 			continue
 		}
-		if a.GetPortValue() != c.Port {
+		if !serves(l, a.GetPortValue(), c.Port) {
 			continue
 		}
 		ip, err := netip.ParseAddr(a.GetAddress())
@@ -270,6 +274,13 @@ func (p *Proxy) listener(c Call) *listenerv3.Listener {
 		return bound[0] // who calls the port calls that address
 	}
 	return cmp.Or(wildcard, catchAll)
+}
+
+// serves reports whether a listener on a port serves calls to another one: a Service in
+// front of the router may have sent them here.
+func serves(l *listenerv3.Listener, port, called uint32) bool {
+	named := l.GetMetadata().GetFilterMetadata()[piece.GatewayPorts].GetFields()["ports"].GetListValue().GetValues()
+	return port == called || slices.ContainsFunc(named, func(v *structpb.Value) bool { return v.GetStringValue() == strconv.FormatUint(uint64(called), 10) })
 }
 
 // destination describes a cluster, with its endpoints.

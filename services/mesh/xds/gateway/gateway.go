@@ -22,6 +22,8 @@ import (
 
 // Port is a port that a router listens on.
 type Port struct {
+	// Number is where the router listens. The Gateways may name other ports, if a Service
+	// in front of the router sends them there (GW-3).
 	Number uint32
 	Bind   string // an IP
 	Form   Form
@@ -44,6 +46,20 @@ const (
 	ServerNames
 )
 
+// Named returns the port as the Gateways name it: that of the first server, if a Service
+// sends several there.
+func (p *Port) Named() uint32 { return p.Servers[0].Number }
+
+// All returns the ports that the Gateways name, sorted.
+func (p *Port) All() []uint32 {
+	var all []uint32
+	for _, s := range p.Servers {
+		all = append(all, s.Number)
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
 // Routes returns the name of an HTTP port's RouteConfiguration (GW-7).
 func (p *Port) Routes() string {
 	name := "http." + strconv.FormatUint(uint64(p.Number), 10)
@@ -57,6 +73,7 @@ func (p *Port) Routes() string {
 type Server struct {
 	// Gateway is namespace/name, as VirtualServices write it.
 	Gateway string
+	Number  uint32 // of the port, as the Gateway names it
 	Hosts   []Host
 	// HTTPSRedirect: plain HTTP is redirected to HTTPS (GW-8).
 	HTTPSRedirect bool
@@ -117,15 +134,16 @@ func Covers(wildcard, host string) bool {
 
 const anyAddress = "0.0.0.0"
 
-// Ports merges the Gateways whose selectors matched a router, sorted by number
-// and address. It leaves out what cannot be served and reports it.
-func Ports(r *index.Reader, selectors index.SelectorSet) (ports []*Port, problems []piece.Part) {
+// Ports merges the Gateways whose selectors matched a router that listens for their ports
+// as listens says, sorted by number and address. It leaves out what cannot be served and
+// reports it.
+func Ports(r *index.Reader, selectors index.SelectorSet, listens index.Listens) (ports []*Port, problems []piece.Part) {
 	var all []*index.Gateway
 	for _, s := range selectors.Selectors() {
 		all = append(all, r.Gateways(s)...)
 	}
 	slices.SortFunc(all, older)
-	m := merge{ports: map[address]*merged{}}
+	m := merge{listens: listens, ports: map[address]*merged{}}
 	for _, g := range all {
 		for i := range g.Spec.GetServers() {
 			m.add(g, i)
@@ -142,8 +160,8 @@ func Ports(r *index.Reader, selectors index.SelectorSet) (ports []*Port, problem
 }
 
 // Find returns the port of a router with that address and number, or nil.
-func Find(r *index.Reader, selectors index.SelectorSet, bind string, number uint32) *Port {
-	ports, _ := Ports(r, selectors)
+func Find(r *index.Reader, selectors index.SelectorSet, listens index.Listens, bind string, number uint32) *Port {
+	ports, _ := Ports(r, selectors, listens)
 	for _, p := range ports {
 		if p.Bind == bind && p.Number == number {
 			return p
@@ -163,6 +181,7 @@ func older(a, b *index.Gateway) int {
 }
 
 type merge struct {
+	listens  index.Listens
 	ports    map[address]*merged
 	problems []piece.Part
 }
@@ -178,6 +197,7 @@ type merged struct {
 	served   bool // one of its servers is
 	protocol string
 	first    ident.Key
+	named    uint32            // the port of first
 	names    map[string]string // of ServerNames: the Gateway and server that has each host
 }
 
@@ -198,15 +218,16 @@ func (m *merge) add(g *index.Gateway, i int) {
 	}
 	protocol := strings.ToUpper(s.GetPort().GetProtocol())
 	form, served := formOf(protocol, s.GetTls())
-	where := address{bind, s.GetPort().GetNumber()}
+	number := s.GetPort().GetNumber()
+	where := address{bind, m.listens.Of(number)}
 	p := m.ports[where]
 	if p == nil {
 		// A port that cannot be served stays reserved: a plain server must not
 		// replace one that was meant to be encrypted.
-		p = &merged{Port: Port{Number: where.number, Bind: bind, Form: form}, protocol: protocol, first: g.Key, names: map[string]string{}}
+		p = &merged{Port: Port{Number: where.number, Bind: bind, Form: form}, protocol: protocol, first: g.Key, named: number, names: map[string]string{}}
 		m.ports[where] = p
 	} else if p.Form != form || form == Connections && (p.served || served) {
-		reject(".port", fmt.Sprintf("port %d is served as %s by %s", where.number, p.protocol, p.first), "use another port")
+		reject(".port", fmt.Sprintf("%s is served as %s by %s", m.place(number, p), p.protocol, p.first), "use another port")
 		return
 	}
 	if !served && form == Connections { // modes that are not supported are reported by validation
@@ -216,7 +237,7 @@ func (m *merge) add(g *index.Gateway, i int) {
 		return
 	}
 	server := Server{
-		Gateway: g.Key.Namespace + "/" + g.Key.Name, Hosts: hosts(s.GetHosts(), g.Key.Namespace),
+		Gateway: g.Key.Namespace + "/" + g.Key.Name, Number: number, Hosts: hosts(s.GetHosts(), g.Key.Namespace),
 		HTTPSRedirect: form == Requests && s.GetTls().GetHttpsRedirect(), Closed: !served,
 		AutoPassthrough: form == ServerNames && s.GetTls().GetMode() == networking.ServerTLSSettings_AUTO_PASSTHROUGH,
 		Key:             g.Key, Field: at,
@@ -224,7 +245,7 @@ func (m *merge) add(g *index.Gateway, i int) {
 	if form == ServerNames && terminates(s.GetTls()) {
 		server.TLS = s.GetTls()
 		if protocol == "HTTPS" {
-			server.Routes = fmt.Sprintf("https.%d.%s.%s.%s", where.number, s.GetPort().GetName(), g.Key.Name, g.Key.Namespace)
+			server.Routes = fmt.Sprintf("https.%d.%s.%s.%s", number, s.GetPort().GetName(), g.Key.Name, g.Key.Namespace)
 		}
 	}
 	if form == ServerNames && !server.AutoPassthrough {
@@ -233,7 +254,7 @@ func (m *merge) add(g *index.Gateway, i int) {
 			if taken && other != g.Key.String()+" "+at {
 				m.problems = append(m.problems, piece.Problem{
 					Severity: problem.Warning, Code: "gateway", Key: g.Key, Field: at + ".hosts",
-					Reason: fmt.Sprintf("another server of port %d has %s: one of %s", where.number, h.Name, other[:strings.LastIndexByte(other, ' ')]),
+					Reason: fmt.Sprintf("another server of %s has %s: one of %s", m.place(number, p), h.Name, other[:strings.LastIndexByte(other, ' ')]),
 					Advice: "name each host in one server of a port", Effect: "the other server has the host",
 				})
 				return true
@@ -245,9 +266,27 @@ func (m *merge) add(g *index.Gateway, i int) {
 			return
 		}
 	}
+	if p.served && number != p.Named() && form == Requests {
+		m.problems = append(m.problems, piece.Problem{
+			Severity: problem.Warning, Code: "gateway", Key: g.Key, Field: at + ".port.number",
+			Reason: fmt.Sprintf("Services in front send port %d and port %d of the router to port %d, so their requests cannot be told apart", p.Named(), number, where.number),
+			Advice: "use one of the two", Effect: fmt.Sprintf("to VirtualServices that match a port all these requests are for port %d", p.Named()),
+		})
+	}
 	p.served = p.served || served
 	p.GRPCWeb = p.GRPCWeb || protocol == "GRPC-WEB"
 	p.Servers = append(p.Servers, server)
+}
+
+// place names a port for people, as Gateways name it.
+func (m *merge) place(number uint32, p *merged) string {
+	switch {
+	case p.Number != number:
+		return fmt.Sprintf("port %d, to which a Service sends port %d,", p.Number, number)
+	case p.named != number:
+		return fmt.Sprintf("port %d, to which a Service sends port %d of that one,", number, p.named)
+	}
+	return fmt.Sprintf("port %d", number)
 }
 
 // redirects reports servers that redirect to HTTPS although no server opens HTTPS for

@@ -59,7 +59,7 @@ spec:
   - {port: {number: 443, name: https, protocol: HTTPS}, tls: {mode: SIMPLE, credentialName: c}, hosts: ["*"]}
 `)...)
 	p := &proxy.Proxy{Type: proxy.Router, Labels: map[string]string{"a": "1", "b": "1"}}
-	ports, problems := gateway.Ports(pc.Read(), index.Classify(pc, p).LDS.Gateways)
+	ports, problems := gateway.Ports(pc.Read(), index.Classify(pc, p).LDS.Gateways, "")
 	if len(ports) != 3 || ports[0].Bind != "0.0.0.0" || ports[0].Number != 80 || ports[0].Routes() != "http.80" || len(ports[0].Servers) != 1 {
 		t.Fatalf("got %+v", ports)
 	}
@@ -119,7 +119,7 @@ spec: {clusterIP: 10.96.0.2, selector: {app: other}, ports: [{name: http, port: 
 			Endpoints: []*registryv1.Endpoint{{Addresses: []string{"10.1.0.1"}, Labels: test.labels}},
 		}))...)
 		r := pc.Read()
-		ports, _ := gateway.Ports(r, index.SelectorSet(`istio="ingressgateway"`))
+		ports, _ := gateway.Ports(r, index.SelectorSet(`istio="ingressgateway"`), "")
 		var found []problem.Diagnostic
 		for _, p := range gateway.Fronts(r, index.SelectorSet(`istio="ingressgateway"`), index.Scope{}, ports) {
 			alone := pc.Read()
@@ -158,11 +158,11 @@ spec:
   - {port: {number: 443, name: https, protocol: HTTPS}, hosts: ["x/*.example.com", "y/*.example.com"], tls: {mode: SIMPLE, credentialName: c}}
   - {port: {number: 443, name: twice, protocol: HTTPS}, hosts: ["*.example.com"], tls: {mode: SIMPLE, credentialName: d}}
 `)...)
-	p := gateway.Find(pc.Read(), "*", "0.0.0.0", 443)
+	p := gateway.Find(pc.Read(), "*", "", "0.0.0.0", 443)
 	if len(p.Servers) != 1 || len(p.Servers[0].Hosts) != 2 {
 		t.Errorf("got %+v", p.Servers)
 	}
-	_, problems := gateway.Ports(pc.Read(), "*")
+	_, problems := gateway.Ports(pc.Read(), "*", "")
 	var fields []string
 	for _, p := range problems {
 		fields = append(fields, p.(piece.Problem).Field)
@@ -184,7 +184,7 @@ spec:
   - {port: {number: 443, name: admin, protocol: HTTPS}, hosts: ["*.admin.example.com", elsewhere.example.org], tls: {mode: MUTUAL, credentialName: c}}
   - {port: {number: 443, name: plain, protocol: HTTPS}, hosts: [plain.example.com], tls: {mode: SIMPLE, credentialName: c}}
 `)...)
-	p := gateway.Find(pc.Read(), "*", "0.0.0.0", 443)
+	p := gateway.Find(pc.Read(), "*", "", "0.0.0.0", 443)
 	guarded := p.Guarded(0)
 	if want := []string{"*.admin.example.com"}; !slices.Equal(guarded, want) {
 		t.Errorf("got %v, want %v", guarded, want)

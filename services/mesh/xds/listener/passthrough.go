@@ -23,9 +23,9 @@ import (
 // server name that clients ask for. Servers decrypt them (GW-9), or forward them as
 // they are (GW-10).
 type routerNames struct {
-	bind     string
-	port     uint32
+	at       edgeAddress
 	gateways index.SelectorSet // of the servers
+	listens  index.Listens
 	policies policy.Connections
 	from     proxy.Certificates
 	// scope has the services and rules of the clusters to which connections of other
@@ -58,14 +58,14 @@ func namesPart(r *index.Reader, class index.LDSClass, p *gateway.Port) piece.Par
 		}
 	}
 	return routerNames{
-		bind: p.Bind, port: p.Number, gateways: class.Gateways, policies: policy.OfConnections(class), from: class.Certificates, auto: auto, scope: scope,
+		at: addressOf(p), gateways: class.Gateways, listens: class.Listens, policies: policy.OfConnections(class), from: class.Certificates, auto: auto, scope: scope,
 		bound: route.Bind(r, class.Sources, class.Scope, bindings), hosts: strings.Join(hosts, "\n"),
 	}
 }
 
 // Make returns no listener if no server takes connections (VST-9).
 func (n routerNames) Make(r *index.Reader) ([]piece.Piece, []problem.Diagnostic) {
-	p := gateway.Find(r, n.gateways, n.bind, n.port)
+	p := gateway.Find(r, n.gateways, n.listens, n.at.bind, n.at.port)
 	if p == nil {
 		return nil, nil
 	}
@@ -75,7 +75,7 @@ func (n routerNames) Make(r *index.Reader) ([]piece.Piece, []problem.Diagnostic)
 		fields := strings.Fields(hosts[0])
 		hosts = hosts[1:]
 		if server, err := strconv.Atoi(fields[0]); err == nil && server < len(p.Servers) {
-			t := &connector{Options: route.NewOptions(r, n.bound.Caller, n.port, name), key: key, defaults: true}
+			t := &connector{Options: route.NewOptions(r, n.bound.Caller, p.Servers[server].Number, name), key: key, defaults: true}
 			c.route(t, r.VirtualService(key), server, fields[1:])
 		}
 	}
@@ -87,7 +87,7 @@ func (n routerNames) Make(r *index.Reader) ([]piece.Piece, []problem.Diagnostic)
 		return nil, c.problems
 	}
 	policies, problems := n.policies.Filters(r)
-	pieces := edgeListener(c.mesh, n.bind, n.port, guarded(policies, all...)...)
+	pieces := edgeListener(c.mesh, n.at, guarded(policies, all...)...)
 	l := pieces[0].Message.(*listenerv3.Listener)
 	l.ListenerFiltersTimeout = nil // Envoy's default: a client that sends no server name is closed after 15 s
 	l.ListenerFilters = append(l.ListenerFilters, inspector("envoy.filters.listener.tls_inspector", &tlsinspectorv3.TlsInspector{}))

@@ -1,11 +1,15 @@
 package listener
 
 import (
+	"fmt"
+	"strings"
+
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	proxyprotocolv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/listener/proxy_protocol/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 	meshconfig "istio.io/api/mesh/v1alpha1"
 
@@ -20,7 +24,7 @@ import (
 // routerParts returns the parts of a router's listeners, one for each port of
 // its Gateways (GW-2, GW-3).
 func routerParts(r *index.Reader, class index.LDSClass) []piece.Part {
-	ports, problems := gateway.Ports(r, class.Gateways)
+	ports, problems := gateway.Ports(r, class.Gateways, class.Listens)
 	var parts []piece.Part
 	for _, p := range ports {
 		switch {
@@ -29,16 +33,50 @@ func routerParts(r *index.Reader, class index.LDSClass) []piece.Part {
 		case p.Form == gateway.ServerNames:
 			parts = append(parts, namesPart(r, class, p))
 		default:
-			parts = append(parts, routerRequests{bind: p.Bind, port: p.Number, routes: p.Routes(), grpcWeb: p.GRPCWeb, alpn: offers(r, class.Certificates)})
+			parts = append(parts, routerRequests{at: addressOf(p), routes: p.Routes(), grpcWeb: p.GRPCWeb, alpn: offers(r, class.Certificates)})
 		}
 	}
 	return append(append(parts, problems...), gateway.Fronts(r, class.Gateways, class.Scope, ports)...)
 }
 
-func edgeListener(mesh *meshconfig.MeshConfig, bind string, port uint32, all ...*listenerv3.FilterChain) []piece.Piece {
-	name := listenerName(bind, port)
+// edgeAddress is where a router listens.
+type edgeAddress struct {
+	bind string
+	port uint32
+	// named is the port as the Gateways name it, translated those of them that a Service in
+	// front sends here, one per line; empty: there is none (GW-3).
+	named      uint32
+	translated string
+}
+
+func addressOf(p *gateway.Port) edgeAddress {
+	a := edgeAddress{bind: p.Bind, port: p.Number, named: p.Named()}
+	if all := p.All(); len(all) > 1 || a.named != a.port {
+		a.translated = strings.Trim(fmt.Sprint(all), "[]")
+	}
+	return a
+}
+
+func (a edgeAddress) name() string { return listenerName(a.bind, a.port) }
+
+// metadata names the ports of Gateways that are served here, for people and simulations.
+func (a edgeAddress) metadata() *corev3.Metadata {
+	if a.translated == "" {
+		return nil
+	}
+	var all []*structpb.Value
+	for _, port := range strings.Fields(a.translated) {
+		all = append(all, structpb.NewStringValue(port))
+	}
+	return &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{piece.GatewayPorts: {
+		Fields: map[string]*structpb.Value{"ports": structpb.NewListValue(&structpb.ListValue{Values: all})},
+	}}}
+}
+
+func edgeListener(mesh *meshconfig.MeshConfig, at edgeAddress, all ...*listenerv3.FilterChain) []piece.Piece {
+	name := at.name()
 	l := &listenerv3.Listener{
-		Name: name, Address: socket(bind, port), TrafficDirection: corev3.TrafficDirection_OUTBOUND,
+		Name: name, Address: socket(at.bind, at.port), Metadata: at.metadata(), TrafficDirection: corev3.TrafficDirection_OUTBOUND,
 		ListenerFiltersTimeout:               durationpb.New(0),
 		MaxConnectionsToAcceptPerSocketEvent: wrapperspb.UInt32(1), // so that workers share the connections (LSN-17)
 		FilterChains:                         all,
@@ -53,8 +91,7 @@ func edgeListener(mesh *meshconfig.MeshConfig, bind string, port uint32, all ...
 
 // routerRequests is the part for a router's listener for plain HTTP.
 type routerRequests struct {
-	bind    string
-	port    uint32
+	at      edgeAddress
 	routes  string
 	grpcWeb bool
 	alpn    bool // as in chooser
@@ -62,9 +99,8 @@ type routerRequests struct {
 
 func (q routerRequests) Make(r *index.Reader) ([]piece.Piece, []problem.Diagnostic) {
 	mesh := r.Mesh()
-	name := listenerName(q.bind, q.port)
-	filter := manager(mesh, "outbound_"+name, q.routes, filters(q.grpcWeb, q.alpn), edge(mesh))
-	return edgeListener(mesh, q.bind, q.port, &listenerv3.FilterChain{Filters: []*listenerv3.Filter{filter}}), nil
+	filter := manager(mesh, "outbound_"+q.at.name(), q.routes, filters(q.grpcWeb, q.alpn), edge(mesh))
+	return edgeListener(mesh, q.at, &listenerv3.FilterChain{Filters: []*listenerv3.Filter{filter}}), nil
 }
 
 // edge puts the filters of policies first, and sets what a router believes about clients,
@@ -100,8 +136,7 @@ func clientCertificates(how meshconfig.ForwardClientCertDetails) hcmv3.HttpConne
 
 // routerConnections is the part for a router's listener for TCP.
 type routerConnections struct {
-	bind     string
-	port     uint32
+	at       edgeAddress
 	bound    route.Bound // of their routes the first for a connection counts
 	policies policy.Connections
 }
@@ -115,7 +150,7 @@ func tcpPart(r *index.Reader, class index.LDSClass, p *gateway.Port) piece.Part 
 			}
 		}
 	}
-	return routerConnections{bind: p.Bind, port: p.Number, bound: route.Bind(r, class.Sources, class.Scope, bindings), policies: policy.OfConnections(class)}
+	return routerConnections{at: addressOf(p), bound: route.Bind(r, class.Sources, class.Scope, bindings), policies: policy.OfConnections(class)}
 }
 
 // Make returns no listener if no route matches (VST-9).
@@ -123,7 +158,7 @@ func (c routerConnections) Make(r *index.Reader) ([]piece.Piece, []problem.Diagn
 	var routes []tcpRoute
 	var problems []problem.Diagnostic
 	for name, key := range c.bound.All() {
-		t := &connector{Options: route.NewOptions(r, c.bound.Caller, c.port, name), key: key, sources: true, defaults: true}
+		t := &connector{Options: route.NewOptions(r, c.bound.Caller, c.at.named, name), key: key, sources: true, defaults: true}
 		routes = append(routes, t.tcpRoutes(r.VirtualService(key))...)
 		problems = append(problems, t.problems...)
 		if n := len(routes); n > 0 && routes[n-1].everything() {
@@ -134,5 +169,5 @@ func (c routerConnections) Make(r *index.Reader) ([]piece.Piece, []problem.Diagn
 		return nil, nil
 	}
 	policies, more := c.policies.Filters(r)
-	return edgeListener(r.Mesh(), c.bind, c.port, guarded(policies, ofRoutes(arrange(routes))...)...), append(problems, more...)
+	return edgeListener(r.Mesh(), c.at, guarded(policies, ofRoutes(arrange(routes))...)...), append(problems, more...)
 }

@@ -21,6 +21,10 @@ const (
 	BlackHoleCluster = "BlackHoleCluster"
 )
 
+// GatewayPorts is the key in the metadata of a router's Listener under which the ports of
+// Gateways are, if a Service in front of the router sends them to another one.
+const GatewayPorts = "meshlog.dev/gateway"
+
 // InboundPassthroughCluster connects to the address that the caller of a sidecar's own
 // workload chose.
 const InboundPassthroughCluster = "InboundPassthroughCluster"

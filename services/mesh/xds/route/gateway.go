@@ -16,7 +16,7 @@ import (
 // routerParts returns the parts of a router's RouteConfigurations: one for each
 // port with plain HTTP, and one for each server that decrypts HTTPS (GW-7).
 func routerParts(r *index.Reader, class index.RDSClass) []piece.Part {
-	ports, problems := gateway.Ports(r, class.Gateways)
+	ports, problems := gateway.Ports(r, class.Gateways, class.Listens)
 	var parts []piece.Part
 	add := func(p *gateway.Port, routes string, servers []gateway.Server, guarded []string) {
 		parts = append(parts, portParts(r, class, p, routes, servers, guarded)...)
@@ -40,7 +40,7 @@ func portParts(r *index.Reader, class index.RDSClass, p *gateway.Port, routes st
 	hosts := map[string]*routerCandidate{}
 	host := func(name string) *routerCandidate {
 		if hosts[name] == nil {
-			hosts[name] = &routerCandidate{routerHost: routerHost{routes: routes, port: p.Number}}
+			hosts[name] = &routerCandidate{routerHost: routerHost{routes: routes, port: servers[0].Number}}
 		}
 		return hosts[name]
 	}
@@ -68,10 +68,10 @@ func portParts(r *index.Reader, class index.RDSClass, p *gateway.Port, routes st
 	}
 	parts := []piece.Part{head{routes: routes}}
 	if len(guarded) > 0 {
-		parts = append(parts, misdirected{routes, p.Number, strings.Join(guarded, "\n")})
+		parts = append(parts, misdirected{routes, servers[0].Number, strings.Join(guarded, "\n")})
 	}
 	if len(hosts) == 0 {
-		return append(parts, blackhole{routes, p.Number})
+		return append(parts, blackhole{routes, servers[0].Number})
 	}
 	return append(parts, merged(r, class, hosts)...)
 }

@@ -28,7 +28,7 @@ func Parts(r *index.Reader, class index.SDSClass) []piece.Part {
 	own := append(ofProxy(class.Certificates), peerParts(r)...)
 	c := collector{namespace: class.Namespace, users: map[string][]user{}}
 	if class.Client == index.ClientRouter {
-		c.servers(r, class.Gateways)
+		c.servers(r, class.Gateways, class.Listens)
 	}
 	// Agents ask for the CAs of the mesh on streams of their own, also for Envoys that get
 	// them by a socket: that they apply them is their report (CA-10).
@@ -95,8 +95,8 @@ type collector struct {
 }
 
 // servers adds the secrets of the servers of a router's Gateways.
-func (c *collector) servers(r *index.Reader, gateways index.SelectorSet) {
-	ports, _ := gateway.Ports(r, gateways)
+func (c *collector) servers(r *index.Reader, gateways index.SelectorSet, listens index.Listens) {
+	ports, _ := gateway.Ports(r, gateways, listens)
 	for _, p := range ports {
 		for _, s := range p.Servers {
 			c.server(s, r.CertificatesOnDemand())
