@@ -9,6 +9,7 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	sniv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/sni_dynamic_forward_proxy/v3"
 	tcpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/tcp_proxy/v3"
 )
 
@@ -177,6 +178,7 @@ func (p *Proxy) filters(chain *listenerv3.FilterChain, c Call, decrypted bool, o
 			p.tcp(m, decrypted, o)
 			o.logged(m.GetAccessLog())
 			return
+		case *sniv3.FilterConfig: // resolves where the connection goes
 		default:
 			if !policies.run(f.GetName(), m) {
 				o.note("cannot simulate filter %s", f.GetName())

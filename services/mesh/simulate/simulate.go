@@ -295,6 +295,10 @@ func (p *Proxy) destination(cluster string, weight uint32) Destination {
 		d.Endpoints = []string{"original destination"}
 		return d
 	}
+	if c.GetClusterType().GetName() == "envoy.clusters.dynamic_forward_proxy" {
+		d.Endpoints = []string{"host that the call names"}
+		return d
+	}
 	var weights uint64
 	shares := c.GetCommonLbConfig().GetLocalityWeightedLbConfig() != nil
 	for _, loc := range p.load(c).GetEndpoints() {

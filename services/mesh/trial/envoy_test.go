@@ -7,8 +7,10 @@ import (
 	"testing"
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/wrapperspb"
@@ -21,6 +23,7 @@ import (
 	"meshlog.dev/services/mesh/trial"
 	"meshlog.dev/services/mesh/world"
 	"meshlog.dev/services/mesh/xds"
+	"meshlog.dev/services/mesh/xds/piece"
 	"meshlog.dev/services/suite/envoytest"
 )
 
@@ -113,7 +116,13 @@ func (c *collected) add(t *testing.T, ty ident.ResourceType, r *xds.Resource) {
 			if err := proto.Unmarshal(p.Value, cl); err != nil {
 				t.Fatal(err)
 			}
-			cl.Name, cl.Metadata, cl.TransportSocket = "", nil, nil // this machine has no certificates
+			cl.Name, cl.Metadata = "", nil
+			if cl.TransportSocket != nil { // this machine has no certificates
+				cl.TransportSocket = &corev3.TransportSocket{
+					Name:       "envoy.transport_sockets.tls",
+					ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: piece.Any(&tlsv3.UpstreamTlsContext{CommonTlsContext: &tlsv3.CommonTlsContext{}})},
+				}
+			}
 			if cl.LoadAssignment != nil {
 				cl.LoadAssignment.ClusterName = "trial"
 			}

@@ -85,7 +85,6 @@ const (
 )
 
 var noEffects = append([]NoEffect{
-	{Kind: "ServiceEntry", Field: "resolution=DYNAMIC_DNS", Instead: "requests to the hosts get 503; name them one by one with resolution DNS"},
 	{Kind: "ServiceEntry", Field: "ports.protocol=UDP", Instead: "proxies leave UDP alone"},
 	{Kind: "VirtualService", Field: "http.fault.delay.exponentialDelay", Instead: "requests are not delayed"},
 	{Kind: "VirtualService", Field: "http.fault.abort.http2Error", Instead: "requests are not aborted"},
@@ -106,7 +105,6 @@ var noEffects = append([]NoEffect{
 	{Kind: "Telemetry", Field: "targetRef.kind=ServiceEntry", Instead: "only a target of kind Gateway selects proxies"},
 	{Kind: "MeshNetworks", Field: "networks.gateways.locality", Instead: "a gateway has the locality of the endpoints behind it"},
 	{Kind: "MeshConfig", Field: "defaultTrafficPolicy.outlierDetection.consecutiveErrors", Instead: otherErrors},
-	{Kind: "MeshConfig", Field: "outboundTrafficPolicy.mode=ALLOW_ANY_DYNAMIC_DNS", Instead: "requests to unknown hosts go to the address that the caller chose, as with ALLOW_ANY"},
 }, append(trafficPolicyNoEffects("trafficPolicy", "subsets.trafficPolicy"), meshConfigNoEffects()...)...)
 
 // trafficPolicyNoEffects returns the rows of a traffic policy at each place.

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	meshconfig "istio.io/api/mesh/v1alpha1"
+	networking "istio.io/api/networking/v1alpha3"
 
 	"meshlog.dev/proto/ident"
 	configv1 "meshlog.dev/proto/meshlog/config/v1"
@@ -55,15 +56,27 @@ func MeshConfig(m proto.Message) []problem.Diagnostic {
 			c.host(root.field("serviceSettings").item(i).field("hosts").item(j), h, true)
 		}
 	}
-	if mode := mc.GetOutboundTrafficPolicy().GetMode(); mode == meshconfig.MeshConfig_OutboundTrafficPolicy_ALLOW_ANY_DYNAMIC_DNS {
-		c.noEffect(true, root.field("outboundTrafficPolicy.mode"), mode.String())
-	}
+	c.unknownHosts(root.field("outboundTrafficPolicy"), mc.GetOutboundTrafficPolicy())
 	c.authorities(mc)
 	c.extensionProviders(mc.GetExtensionProviders())
 	c.localities(root.field("localityLbSetting"), mc.GetLocalityLbSetting())
 	c.meshLogs(mc)
 	c.meshConfigFields(mc)
 	return c.result()
+}
+
+// unknownHosts checks how sidecars call unknown hosts (MC-3).
+func (c *checker) unknownHosts(at *fieldPath, p *meshconfig.MeshConfig_OutboundTrafficPolicy) {
+	tls := p.GetTls()
+	if tls == nil {
+		return
+	}
+	if p.GetMode() != meshconfig.MeshConfig_OutboundTrafficPolicy_ALLOW_ANY_DYNAMIC_DNS {
+		c.without(at.field("tls"), "has an effect with mode ALLOW_ANY_DYNAMIC_DNS only")
+	}
+	c.clientTLS(at.field("tls"), tls)
+	c.errorIf(tls.GetMode() == networking.ClientTLSSettings_ISTIO_MUTUAL, at.field("tls.mode"), "use DISABLE, SIMPLE or MUTUAL", "unknown hosts are no part of the mesh")
+	c.errorIf(tls.GetCredentialName() != "", at.field("tls.credentialName"), "name files on the proxies", "a MeshConfig cannot name a secret")
 }
 
 // sourceRule checks a rule about what a source may publish (ACL-1).

@@ -39,8 +39,30 @@ func ServiceEntry(m proto.Message) []problem.Diagnostic {
 		c.errorIf(len(se.GetEndpoints()) > 0, at, keepOne, "does not go with endpoints")
 	}
 	c.exportTo(root.field("exportTo"), se.GetExportTo())
-	c.noEffect(se.GetResolution() == networking.ServiceEntry_DYNAMIC_DNS, root.field("resolution"), "DYNAMIC_DNS")
+	if se.GetResolution() == networking.ServiceEntry_DYNAMIC_DNS {
+		c.dynamicEntry(se)
+	}
 	return c.result()
+}
+
+// dynamicEntry checks what does not go with hosts that calls name (SE-8).
+func (c *checker) dynamicEntry(se *networking.ServiceEntry) {
+	c.errorIf(se.GetWorkloadSelector() != nil, root.field("workloadSelector"), "remove it, or use resolution STATIC", "with resolution DYNAMIC_DNS calls name the endpoints")
+	for i, p := range se.GetPorts() {
+		at := root.field("ports").item(i)
+		switch protocol := strings.ToUpper(p.GetProtocol()); protocol {
+		case "HTTPS", "TLS":
+			continue
+		case "TCP", "MONGO", "MYSQL", "REDIS":
+			c.without(at.field("protocol"), protocol+" does not go with resolution DYNAMIC_DNS: such connections name no host, and go where those to an unknown host go")
+		case "HTTP", "HTTP2", "GRPC", "GRPC-WEB":
+		case "":
+			c.warnf(at.field("protocol"), "write HTTP or TLS", "with resolution DYNAMIC_DNS only requests are sent to the host that they name; other connections go where those to an unknown host go")
+		}
+		if t := p.GetTargetPort(); t != 0 && t != p.GetNumber() {
+			c.without(at.field("targetPort"), "has no effect with resolution DYNAMIC_DNS: requests name the port, in their host")
+		}
+	}
 }
 
 func resolvesNames(se *networking.ServiceEntry) bool {

@@ -17,7 +17,7 @@ import (
 // balance sets the load balancing of a cluster and which endpoints it leaves
 // out (DR-9 to DR-12).
 func balance(c *clusterv3.Cluster, policy traffic.Policy) {
-	if c.GetType() == clusterv3.Cluster_ORIGINAL_DST {
+	if c.GetType() == clusterv3.Cluster_ORIGINAL_DST || resolvesCalls(c) {
 		c.LbPolicy = clusterv3.Cluster_CLUSTER_PROVIDED
 		c.OutlierDetection = outlierDetection(policy.Outliers)
 		return

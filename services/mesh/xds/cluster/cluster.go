@@ -47,7 +47,7 @@ func Clusters(r *index.Reader, class index.CDSClass) []piece.Part {
 	}
 	switch {
 	case class.Client == index.ClientSidecar:
-		parts = append(parts, fixed{piece.BlackHoleCluster}, fixed{piece.PassthroughCluster}, fixed{piece.InboundPassthroughCluster})
+		parts = append(parts, fixed{piece.BlackHoleCluster}, fixed{piece.PassthroughCluster}, fixed{piece.InboundPassthroughCluster}, fixed{piece.DynamicDNSCluster})
 		for _, c := range class.Inbound.All() {
 			parts = append(parts, inbound{c, class.Inbound.OnLoopback()})
 		}
@@ -158,9 +158,6 @@ func (m *maker) cluster(t target) *clusterv3.Cluster {
 	if m.grpc {
 		return m.grpcCluster(t)
 	}
-	if m.service.Resolution == index.DynamicDNS { // a host that each request names is not supported yet (SE-8)
-		return nil
-	}
 	c := &clusterv3.Cluster{
 		Name:           t.name,
 		ConnectTimeout: m.connectTimeout(t.policy.Pool),
@@ -205,6 +202,8 @@ func (m *maker) discover(c *clusterv3.Cluster, t target) bool {
 				UpstreamPortOverride: wrapperspb.UInt32(t.port.Target),
 			}}
 		}
+	case m.service.Resolution == index.DynamicDNS:
+		return m.callsOf(c, t)
 	case m.byName():
 		return m.resolve(c, t)
 	default:
@@ -277,9 +276,14 @@ func (m *maker) report(d problem.Diagnostic) {
 type fixed struct{ name string }
 
 func (p fixed) Make(r *index.Reader) ([]piece.Piece, []problem.Diagnostic) {
-	return []piece.Piece{{Name: p.name, Message: p.cluster(r.Mesh())}}, nil
+	c := p.cluster(r.Mesh())
+	if c == nil {
+		return nil, nil
+	}
+	return []piece.Piece{{Name: p.name, Message: c}}, nil
 }
 
+// cluster returns nil if the mesh does not need it.
 func (p fixed) cluster(mesh *meshconfig.MeshConfig) *clusterv3.Cluster {
 	m := maker{mesh: mesh}
 	c := &clusterv3.Cluster{Name: p.name, ConnectTimeout: m.connectTimeout(nil)}
@@ -291,6 +295,8 @@ func (p fixed) cluster(mesh *meshconfig.MeshConfig) *clusterv3.Cluster {
 		balance(c, traffic.Policy{})
 		limit(c, traffic.Policy{})
 		c.TypedExtensionProtocolOptions = packOptions(asCaller(nil))
+	case piece.DynamicDNSCluster:
+		return m.unknownHosts(c)
 	case piece.InboundPassthroughCluster:
 		toWorkload(c)
 		c.TypedExtensionProtocolOptions = packOptions(asCaller(nil))

@@ -22,7 +22,7 @@ func sidecarParts(r *index.Reader, class index.LDSClass) []piece.Part {
 	all := slices.Clone(r.VirtualServices(class.Scope, route.Mesh))
 	heads := slices.DeleteFunc(all, func(vs *index.VirtualServiceHead) bool { return !vs.TCP })
 	o := &outbound{
-		r: r, class: class, wildcard: anyAddress, defaults: shaped(r.Mesh()) != nil,
+		r: r, class: class, dynamic: namedByCalls(r, class.Scope), wildcard: anyAddress, defaults: shaped(r.Mesh()) != nil,
 		virtualServices: route.NewHostIndex(heads), entries: map[place]*entry{},
 	}
 	if class.Bind {
@@ -44,7 +44,7 @@ func sidecarParts(r *index.Reader, class index.LDSClass) []piece.Part {
 		o.reserve(place{anyAddress, uint32(r.Mesh().GetProxyListenPort())})
 	}
 	if port := r.Mesh().GetProxyHttpPort(); port > 0 {
-		parts = append(parts, proxied{uint32(port), offers(r, class.Certificates)})
+		parts = append(parts, proxied{uint32(port), offers(r, class.Certificates), o.dynamic})
 		o.reserve(place{loopback, uint32(port)})
 	}
 	return append(append(parts, o.parts()...), o.problems...)
@@ -56,6 +56,7 @@ type outbound struct {
 	class           index.LDSClass
 	wildcard        string           // address of listeners that services share
 	defaults        bool             // the MeshConfig says something about connections
+	dynamic         bool             // as in requests
 	virtualServices *route.HostIndex // those with TCP routes
 	entries         map[place]*entry
 	problems        []piece.Part
@@ -131,7 +132,11 @@ func (o *outbound) add(s *index.Service, p index.Port) {
 		o.entry(o.wildcard, p.Number, s).addRequests(u, route.ForPort(p.Number))
 		return
 	}
-	if o.class.Bind || len(s.Addresses) == 0 {
+	switch {
+	case s.Resolution == index.DynamicDNS:
+		o.addNamed(u)
+		return
+	case o.class.Bind || len(s.Addresses) == 0:
 		o.addUnaddressed(u)
 		return
 	}
@@ -254,7 +259,7 @@ func (o *outbound) listener(e *entry) []piece.Part {
 	alone := o.class.Bind && !h.others
 	if e.routes != "" {
 		h.requests = !alone
-		parts = append(parts, requests{name, e.routes, e.grpcWeb, !alone, offers(o.r, o.class.Certificates)})
+		parts = append(parts, requests{name, e.routes, e.grpcWeb, !alone, offers(o.r, o.class.Certificates), o.dynamic})
 	}
 	conditions := slices.SortedFunc(maps.Keys(e.some), func(a, b condition) int {
 		return cmp.Or(cmp.Compare(a.cidr, b.cidr), cmp.Compare(a.serverName, b.serverName))

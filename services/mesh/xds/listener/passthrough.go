@@ -28,6 +28,7 @@ type routerNames struct {
 	listens  index.Listens
 	policies policy.Connections
 	from     proxy.Certificates
+	dynamic  bool // as in requests
 	// scope has the services and rules of the clusters to which connections of other
 	// networks are passed on; zero: there is no server for them.
 	scope index.Scope
@@ -58,7 +59,7 @@ func namesPart(r *index.Reader, class index.LDSClass, p *gateway.Port) piece.Par
 		}
 	}
 	return routerNames{
-		at: addressOf(p), gateways: class.Gateways, listens: class.Listens, policies: policy.OfConnections(class), from: class.Certificates, auto: auto, scope: scope,
+		at: addressOf(p), gateways: class.Gateways, listens: class.Listens, policies: policy.OfConnections(class), from: class.Certificates, dynamic: namedByCalls(r, class.Scope), auto: auto, scope: scope,
 		bound: route.Bind(r, class.Sources, class.Scope, bindings), hosts: strings.Join(hosts, "\n"),
 	}
 }
@@ -69,7 +70,7 @@ func (n routerNames) Make(r *index.Reader) ([]piece.Piece, []problem.Diagnostic)
 	if p == nil {
 		return nil, nil
 	}
-	c := newChooser(r, p, n.from)
+	c := newChooser(r, p, n.from, n.dynamic)
 	hosts := strings.Split(n.hosts, "\n")
 	for name, key := range n.bound.All() {
 		fields := strings.Fields(hosts[0])
@@ -138,7 +139,7 @@ func (t *connector) byName(vs *networking.VirtualService, hosts []string, taken 
 				}
 				all = append(all, &listenerv3.FilterChain{
 					FilterChainMatch: ofName(name, subnets),
-					Filters:          []*listenerv3.Filter{t.filter(fmt.Sprintf("spec.tls[%d].route", i), tls.GetRoute())},
+					Filters:          t.byServerName(fmt.Sprintf("spec.tls[%d].route", i), tls.GetRoute(), decrypted),
 				})
 			}
 		}

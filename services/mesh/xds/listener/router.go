@@ -33,7 +33,7 @@ func routerParts(r *index.Reader, class index.LDSClass) []piece.Part {
 		case p.Form == gateway.ServerNames:
 			parts = append(parts, namesPart(r, class, p))
 		default:
-			parts = append(parts, routerRequests{at: addressOf(p), routes: p.Routes(), grpcWeb: p.GRPCWeb, alpn: offers(r, class.Certificates)})
+			parts = append(parts, routerRequests{at: addressOf(p), routes: p.Routes(), grpcWeb: p.GRPCWeb, alpn: offers(r, class.Certificates), dynamic: namedByCalls(r, class.Scope)})
 		}
 	}
 	return append(append(parts, problems...), gateway.Fronts(r, class.Gateways, class.Scope, ports)...)
@@ -95,11 +95,12 @@ type routerRequests struct {
 	routes  string
 	grpcWeb bool
 	alpn    bool // as in chooser
+	dynamic bool // as in requests
 }
 
 func (q routerRequests) Make(r *index.Reader) ([]piece.Piece, []problem.Diagnostic) {
 	mesh := r.Mesh()
-	filter := manager(mesh, "outbound_"+q.at.name(), q.routes, filters(q.grpcWeb, q.alpn), edge(mesh))
+	filter := manager(mesh, "outbound_"+q.at.name(), q.routes, filters(q.grpcWeb, q.alpn, q.dynamic), edge(mesh))
 	return edgeListener(mesh, q.at, &listenerv3.FilterChain{Filters: []*listenerv3.Filter{filter}}), nil
 }
 

@@ -51,11 +51,12 @@ func (c connections) Make(r *index.Reader) ([]piece.Piece, []problem.Diagnostic)
 	base := c.match(s)
 	rule, _ := r.DestinationRule(c.rule)
 	final := forwardAs(piece.ClusterName(s.Hostname, "", c.port), policyOf(r, c.defaults, rule, c.port))
+	routed := false
 	if c.virtualService != (ident.Key{}) {
 		within, _ := prefix(c.cidr)
 		for _, chain := range ofRoutes(arrange(narrow(t.tcpRoutes(r.VirtualService(c.virtualService)), within))) {
 			if chain.GetFilterChainMatch() == nil {
-				final = chain.GetFilters()[0]
+				final, routed = chain.GetFilters()[0], true
 				continue
 			}
 			chain.FilterChainMatch.ServerNames = base.GetServerNames()
@@ -63,6 +64,10 @@ func (c connections) Make(r *index.Reader) ([]piece.Piece, []problem.Diagnostic)
 		}
 	}
 	last := &listenerv3.FilterChain{FilterChainMatch: base, Filters: []*listenerv3.Filter{final}}
+	if s.Resolution == index.DynamicDNS && !routed {
+		p, _ := s.Port(c.port)
+		last.Filters = []*listenerv3.Filter{resolveServerName(p), final}
+	}
 	if !c.fallback {
 		return chains(c.listener, append(all, last)...), t.problems
 	}
@@ -120,6 +125,7 @@ type connector struct {
 	sources  bool                 // routes can be for some sources
 	defaults bool                 // the MeshConfig says something about connections
 	longest  *durationpb.Duration // of a connection; nil: for ever
+	resolves bool                 // the server name says where the connections of the route go (SE-8)
 	problems []problem.Diagnostic
 }
 
@@ -170,6 +176,10 @@ func (t *connector) cluster(at string, d *networking.Destination) (string, traff
 		t.warn(at+".host", fmt.Sprintf("there is no service %q that the caller may see", host), "correct the destination, or add what it names")
 	} else {
 		host = s.Hostname
+		if s.Resolution == index.DynamicDNS && !t.resolves {
+			t.warn(at+".host", fmt.Sprintf("calls name the endpoints of %s, and these connections name none", host),
+				"use a tls route with one destination, at a server with mode PASSTHROUGH")
+		}
 	}
 	port := route.Port(s, d, t.Port)
 	var mesh *meshconfig.MeshConfig

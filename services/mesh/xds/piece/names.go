@@ -19,6 +19,8 @@ const (
 	PassthroughCluster = "PassthroughCluster"
 	// BlackHoleCluster has no endpoints.
 	BlackHoleCluster = "BlackHoleCluster"
+	// DynamicDNSCluster resolves the host of each request to an unknown host (MC-3).
+	DynamicDNSCluster = "AllowAnyDynamicDNSCluster"
 )
 
 // GatewayPorts is the key in the metadata of a router's Listener under which the ports of

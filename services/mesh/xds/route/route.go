@@ -75,7 +75,11 @@ func (c catchAll) Make(r *index.Reader) ([]piece.Piece, []problem.Diagnostic) {
 	route := &routev3.Route{Match: everything()}
 	name := "allow_any"
 	if AllowsAny(r.Mesh()) {
-		action := &routev3.RouteAction{ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: piece.PassthroughCluster}}
+		to := piece.PassthroughCluster
+		if piece.ResolvesUnknown(r.Mesh()) {
+			name, to = "allow_any_dynamic_dns", piece.DynamicDNSCluster
+		}
+		action := &routev3.RouteAction{ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: to}}
 		timeout(action, nil, false)
 		route.Action = &routev3.Route_Route{Route: action}
 	} else {
