@@ -128,6 +128,9 @@ func viewDiffering(all []differing, compared map[differing]comparison) *Classes 
 		c, known := compared[d]
 		if !known {
 			change, messages := command.CompareResources(d.t, d.was, d.is)
+			if d.t == ident.EDS { // an endpoint that stays is in none of them
+				messages = [2]proto.Message{whole(d.t, d.was), whole(d.t, d.is)}
+			}
 			c = comparison{change, losses(change.Object, messages[0], messages[1])}
 			compared[d] = c
 		}
@@ -138,6 +141,18 @@ func viewDiffering(all []differing, compared map[differing]comparison) *Classes 
 		v.Losses = append(v.Losses, c.losses...)
 	}
 	return v
+}
+
+// whole decodes a resource; nil: there is none, or this build cannot read it.
+func whole(t ident.ResourceType, r *xds.Resource) proto.Message {
+	if r == nil {
+		return nil
+	}
+	m, err := command.Message(t, r)
+	if err != nil {
+		return nil
+	}
+	return m
 }
 
 // losses returns what a proxy that has was would lose with is; nil: the resource goes.
