@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 
 	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
@@ -65,15 +66,59 @@ func (g *Ground) survey(classes []index.ProxyClass) {
 		return
 	}
 	g.back()
-	for _, c := range classes {
-		for t := range ident.ResourceTypes {
-			g.base[keyOfSet(c, t)] = g.catalog.Set(c, t)
+	var mu sync.Mutex
+	g.each(func(t ident.ResourceType, catalog *xds.Catalog) {
+		for _, c := range classes {
+			set := catalog.Set(c, t)
+			mu.Lock()
+			g.base[keyOfSet(c, t)] = set
+			mu.Unlock()
 		}
-	}
+	})
 	g.known = map[problem.Diagnostic]bool{}
-	for _, d := range slices.Concat(g.pc.Diagnostics(), g.catalog.Diagnostics()) {
+	for _, d := range g.diagnostics() {
 		g.known[d] = true
 	}
+}
+
+// each calls f for each type, several at a time.
+func (g *Ground) each(f func(t ident.ResourceType, catalog *xds.Catalog)) {
+	var all sync.WaitGroup
+	for t, catalog := range g.catalogs {
+		all.Go(func() { f(t, catalog) })
+	}
+	all.Wait()
+}
+
+// update moves the resources to a push context.
+func (g *Ground) update(pc *index.PushContext, inputs []index.Input) (all []xds.Change) {
+	var mu sync.Mutex
+	g.each(func(_ ident.ResourceType, catalog *xds.Catalog) {
+		some := catalog.Update(pc, inputs)
+		mu.Lock()
+		all = append(all, some...)
+		mu.Unlock()
+	})
+	g.pc = pc
+	return all
+}
+
+// diagnostics returns the problems that the resources show.
+func (g *Ground) diagnostics() (all []problem.Diagnostic) {
+	has := map[problem.Diagnostic]bool{}
+	add := func(some []problem.Diagnostic) {
+		for _, d := range some {
+			if !has[d] {
+				has[d] = true
+				all = append(all, d)
+			}
+		}
+	}
+	add(g.pc.Diagnostics())
+	for t := range ident.ResourceTypes {
+		add(g.catalogs[t].Diagnostics())
+	}
+	return all
 }
 
 // move moves the resources to a world that differs from that of the ground in these keys.
@@ -81,7 +126,7 @@ func (g *Ground) move(w *world.World, changed []ident.Key) {
 	keys := slices.Concat(g.away, changed)
 	slices.SortFunc(keys, world.CompareKeys)
 	next, inputs := g.pc.Next(w, slices.Compact(keys))
-	for _, c := range g.catalog.Update(next, inputs) {
+	for _, c := range g.update(next, inputs) {
 		k := keyOfSet(*c.Class, c.Type)
 		if g.base[k] == nil {
 			continue
@@ -96,7 +141,7 @@ func (g *Ground) move(w *world.World, changed []ident.Key) {
 			m.names[name] = true
 		}
 	}
-	g.pc, g.away = next, changed
+	g.away = changed
 }
 
 // differing returns the resources that differ for a class, by type and name. Those that an
@@ -124,7 +169,7 @@ func (g *Ground) impact(w *world.World, changed []ident.Key, classes []index.Pro
 	g.survey(classes)
 	g.move(w, changed)
 	i := impact{classes: []Classes{}}
-	i.problems = slices.DeleteFunc(slices.Concat(g.pc.Diagnostics(), g.catalog.Diagnostics()), func(d problem.Diagnostic) bool { return g.known[d] })
+	i.problems = slices.DeleteFunc(g.diagnostics(), func(d problem.Diagnostic) bool { return g.known[d] })
 	alike, compared := map[string]*Classes{}, map[differing]comparison{}
 	for _, c := range classes {
 		all := g.differing(c)

@@ -28,7 +28,8 @@ type Ground struct {
 	content *store.Snapshot
 	world   *world.World
 	pc      *index.PushContext
-	catalog *xds.Catalog
+	// catalogs have the resources, one catalog for each type: they are made side by side.
+	catalogs map[ident.ResourceType]*xds.Catalog
 	// away are the keys in which the push context differs from the world; none: it is of it.
 	away []ident.Key
 	// base is what the classes get that were asked about, all are the classes of the world,
@@ -43,7 +44,7 @@ type Ground struct {
 // NewGround returns the mesh of a fold, with what waits for a rollout given to all proxies. The
 // fold is not changed.
 func NewGround(f *fold.Fold) (*Ground, error) {
-	g := &Ground{base: map[setKey]*xds.Set{}, moved: map[setKey]*moved{}}
+	g := &Ground{catalogs: map[ident.ResourceType]*xds.Catalog{}, base: map[setKey]*xds.Set{}, moved: map[setKey]*moved{}}
 	g.take(f)
 	change := g.fold.Content()
 	g.content = ledger.Content(change)
@@ -52,7 +53,9 @@ func NewGround(f *fold.Fold) (*Ground, error) {
 		return nil, err
 	}
 	g.pc = index.NewPushContext(g.world)
-	g.catalog = xds.NewCatalog(g.pc)
+	for t := range ident.ResourceTypes {
+		g.catalogs[t] = xds.NewCatalog(g.pc)
+	}
 	return g, nil
 }
 
@@ -101,8 +104,8 @@ func (g *Ground) back() {
 	}
 	slices.SortFunc(g.away, world.CompareKeys)
 	pc, inputs := g.pc.Next(g.world, slices.Compact(g.away))
-	g.catalog.Update(pc, inputs)
-	g.pc, g.away = pc, nil
+	g.update(pc, inputs)
+	g.away = nil
 	clear(g.moved)
 }
 
