@@ -9,6 +9,7 @@ import (
 	mesh "istio.io/api/mesh/v1alpha1"
 	networking "istio.io/api/networking/v1alpha3"
 	security "istio.io/api/security/v1beta1"
+	telemetry "istio.io/api/telemetry/v1alpha1"
 	typev1beta1 "istio.io/api/type/v1beta1"
 )
 
@@ -118,12 +119,12 @@ func worldOfMesh(m *mesh.MeshConfig) []object {
 	}})
 	rule[0].message.(*networking.DestinationRule).Host = "static.example.com" // the others have no TLS
 	all := append(append(worldOfGateway(g), rule...), object{"MeshConfig", "default", m})
-	return append(all, authorizers(m)...)
+	return append(all, called(m)...)
 }
 
-// authorizers lets each external authorizer of a mesh decide about some workloads. It
-// moves them to services of the trial.
-func authorizers(m *mesh.MeshConfig) (all []object) {
+// called lets each external authorizer of a mesh decide about some workloads, and each access
+// log and tracer observe some. It moves them to services of the trial.
+func called(m *mesh.MeshConfig) (all []object) {
 	m.ExtensionProviders = slices.Clone(m.ExtensionProviders)
 	for i, p := range m.ExtensionProviders {
 		host := fmt.Sprintf("auth%d.example.com", i)
@@ -137,6 +138,12 @@ func authorizers(m *mesh.MeshConfig) (all []object) {
 		case p.GetEnvoyExtAuthzGrpc() != nil:
 			p.GetEnvoyExtAuthzGrpc().Service, port.Number = host, p.GetEnvoyExtAuthzGrpc().GetPort()
 		default:
+			if !moveObserver(p, host, port) {
+				continue
+			}
+			name := fmt.Sprint("observer", i)
+			se.Ports = append(se.Ports, port)
+			all = append(all, object{"ServiceEntry", name, se}, object{"Telemetry", name, observing(p, name)})
 			continue
 		}
 		se.Ports = append(se.Ports, port)
@@ -158,4 +165,39 @@ func shallow[M proto.Message](m M) M {
 		return true
 	})
 	return to.Interface().(M)
+}
+
+// moveObserver moves an access log or a tracer to a host, and sets the number of the port.
+func moveObserver(p *mesh.MeshConfig_ExtensionProvider, host string, port *networking.ServicePort) bool {
+	switch {
+	case p.GetEnvoyHttpAls() != nil:
+		p.GetEnvoyHttpAls().Service, port.Number = host, p.GetEnvoyHttpAls().GetPort()
+	case p.GetEnvoyTcpAls() != nil:
+		p.GetEnvoyTcpAls().Service, port.Number = host, p.GetEnvoyTcpAls().GetPort()
+	case p.GetEnvoyOtelAls() != nil:
+		p.GetEnvoyOtelAls().Service, port.Number = host, p.GetEnvoyOtelAls().GetPort()
+	case p.GetOpentelemetry() != nil:
+		p.GetOpentelemetry().Service, port.Number = host, p.GetOpentelemetry().GetPort()
+	case p.GetZipkin() != nil:
+		p.GetZipkin().Service, port.Number = host, p.GetZipkin().GetPort()
+	case p.GetDatadog() != nil:
+		p.GetDatadog().Service, port.Number = host, p.GetDatadog().GetPort()
+	case p.GetSkywalking() != nil:
+		p.GetSkywalking().Service, port.Number = host, p.GetSkywalking().GetPort()
+	default:
+		return false
+	}
+	return true
+}
+
+// observing returns a Telemetry with a provider as access log and as tracer: it is one of them.
+func observing(p *mesh.MeshConfig_ExtensionProvider, name string) *telemetry.Telemetry {
+	providers := []*telemetry.ProviderRef{{Name: p.GetName()}}
+	t := &telemetry.Telemetry{Selector: &typev1beta1.WorkloadSelector{MatchLabels: map[string]string{"observed": name}}}
+	if p.GetEnvoyHttpAls() != nil || p.GetEnvoyTcpAls() != nil || p.GetEnvoyOtelAls() != nil {
+		t.AccessLogging = []*telemetry.AccessLogging{{Providers: providers}}
+	} else {
+		t.Tracing = []*telemetry.Tracing{{Providers: providers}}
+	}
+	return t
 }
