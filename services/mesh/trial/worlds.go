@@ -125,6 +125,7 @@ func worldOfMesh(m *mesh.MeshConfig) []object {
 // called lets each external authorizer of a mesh decide about some workloads, and each access
 // log and tracer observe some. It moves them to services of the trial.
 func called(m *mesh.MeshConfig) (all []object) {
+	var watching observers
 	m.ExtensionProviders = slices.Clone(m.ExtensionProviders)
 	for i, p := range m.ExtensionProviders {
 		host := fmt.Sprintf("auth%d.example.com", i)
@@ -141,9 +142,9 @@ func called(m *mesh.MeshConfig) (all []object) {
 			if !moveObserver(p, host, port) {
 				continue
 			}
-			name := fmt.Sprint("observer", i)
 			se.Ports = append(se.Ports, port)
-			all = append(all, object{"ServiceEntry", name, se}, object{"Telemetry", name, observing(p, name)})
+			all = append(all, object{"ServiceEntry", fmt.Sprint("observer", i), se})
+			watching.add(p)
 			continue
 		}
 		se.Ports = append(se.Ports, port)
@@ -154,7 +155,7 @@ func called(m *mesh.MeshConfig) (all []object) {
 			ActionDetail: &security.AuthorizationPolicy_Provider{Provider: &security.AuthorizationPolicy_ExtensionProvider{Name: p.GetName()}},
 		}})
 	}
-	return all
+	return append(all, watching.objects()...)
 }
 
 // shallow returns a copy of m that shares what m holds.
@@ -190,14 +191,37 @@ func moveObserver(p *mesh.MeshConfig_ExtensionProvider, host string, port *netwo
 	return true
 }
 
-// observing returns a Telemetry with a provider as access log and as tracer: it is one of them.
-func observing(p *mesh.MeshConfig_ExtensionProvider, name string) *telemetry.Telemetry {
+// observers are Telemetries with all access logs and tracers. A workload has one tracer for what
+// it calls and one for what calls it, so a Telemetry has two: each one is a class of proxies.
+type observers []*telemetry.Telemetry
+
+func (all *observers) add(p *mesh.MeshConfig_ExtensionProvider) {
 	providers := []*telemetry.ProviderRef{{Name: p.GetName()}}
-	t := &telemetry.Telemetry{Selector: &typev1beta1.WorkloadSelector{MatchLabels: map[string]string{"observed": name}}}
 	if p.GetEnvoyHttpAls() != nil || p.GetEnvoyTcpAls() != nil || p.GetEnvoyOtelAls() != nil {
-		t.AccessLogging = []*telemetry.AccessLogging{{Providers: providers}}
-	} else {
-		t.Tracing = []*telemetry.Tracing{{Providers: providers}}
+		if len(*all) == 0 {
+			*all = observers{{}}
+		}
+		(*all)[0].AccessLogging = append((*all)[0].AccessLogging, &telemetry.AccessLogging{Providers: providers})
+		return
 	}
-	return t
+	entry := &telemetry.Tracing{Providers: providers, Match: &telemetry.Tracing_TracingSelector{Mode: telemetry.WorkloadMode_CLIENT}}
+	n := len(*all)
+	if n == 0 || len((*all)[n-1].GetTracing()) == 2 {
+		*all = append(*all, &telemetry.Telemetry{Tracing: []*telemetry.Tracing{entry}})
+		return
+	}
+	last := (*all)[n-1]
+	if len(last.GetTracing()) == 1 {
+		entry.Match.Mode = telemetry.WorkloadMode_SERVER
+	}
+	last.Tracing = append(last.Tracing, entry)
+}
+
+func (all *observers) objects() (objects []object) {
+	for i, t := range *all {
+		name := fmt.Sprint("observer", i)
+		t.Selector = &typev1beta1.WorkloadSelector{MatchLabels: map[string]string{"observed": name}}
+		objects = append(objects, object{"Telemetry", name, t})
+	}
+	return objects
 }
