@@ -119,8 +119,11 @@ type LDSClass struct {
 	// Telemetry are the selectors of Telemetries of the proxy's namespace that matched, with
 	// the namespace: the argument of Reader.Telemetry.
 	Telemetry SelectorSet `json:",omitempty"`
-	Raw       SelectorSet
-	Release   string
+	// ServiceName is the proxy's node.cluster, which names its service in traces. Set only if
+	// it has a tracer that wants the name.
+	ServiceName string `json:",omitempty"`
+	Raw         SelectorSet
+	Release     string
 }
 
 // RDSClass holds what RouteConfigurations depend on.
@@ -320,6 +323,9 @@ func (c ProxyClass) String() string {
 	}
 	if c.CDS.AutoPassthrough || c.EDS.AutoPassthrough {
 		words = append(words, "between networks")
+	}
+	if c.LDS.ServiceName != "" {
+		words = append(words, "traced as "+c.LDS.ServiceName)
 	}
 	parts := []string{strings.Join(words, " ")}
 	if c.CDS.Pin != "" {

@@ -82,6 +82,9 @@ func classify(pc *PushContext, p *proxy.Proxy) ProxyClass {
 	}
 	if client == ClientSidecar || c.LDS.Gateways != "" {
 		c.LDS.Telemetry = pc.telemetry.selected(pc.settings, p)
+		if pc.namesService(p.Namespace, c.LDS.Telemetry) {
+			c.LDS.ServiceName = p.Cluster
+		}
 	}
 	switch {
 	case client == ClientGRPC:

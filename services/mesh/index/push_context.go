@@ -123,12 +123,13 @@ func (pc *PushContext) next(w *world.World, changed []ident.Key) (*PushContext, 
 		changes[k.Kind] = append(changes[k.Kind], change{k, pc.world.Served(k), w.Served(k)})
 	}
 	next := &PushContext{world: w, mesh: w.MeshConfig(), settings: pc.settings, classes: pc.classes, others: pc.others}
-	if next.mesh != pc.mesh && !proto.Equal(next.mesh, pc.mesh) {
+	if next.mesh != pc.mesh && !proto.Equal(next.mesh, pc.mesh) || next.meshKey() != pc.meshKey() {
 		t.changed(Input{Kind: InputMesh})
 		if !proto.Equal(next.mesh.GetLocalityLbSetting(), pc.mesh.GetLocalityLbSetting()) || next.meshRanks() != pc.meshRanks() {
 			t.changed(Input{Kind: InputPlaces})
 			t.reclassify(true)
 		}
+		t.reclassify(!sameServiceNames(next.mesh, pc.mesh))
 		next.others = otherRoots(next.mesh)
 	}
 	next.raw = pc.raw.next(t, changes[resourceKind])

@@ -3,8 +3,10 @@ package index
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
+	meshconfig "istio.io/api/mesh/v1alpha1"
 	telemetry "istio.io/api/telemetry/v1alpha1"
 
 	"meshlog.dev/proto/ident"
@@ -79,7 +81,7 @@ func (x telemetryIndex) next(t *transition, changes []change) telemetryIndex {
 	for namespace, moved := range edit.Moved {
 		t.changed(Input{Kind: InputTelemetry, A: namespace})
 		was, is := x.byNamespace.Get(namespace), next.byNamespace.Get(namespace)
-		t.reclassify(!slices.Equal(telemetrySelectors(was), telemetrySelectors(is)))
+		t.reclassify(!slices.Equal(telemetrySelectors(was), telemetrySelectors(is)) || !slices.Equal(tracersOf(was), tracersOf(is)))
 		for k := range moved {
 			t.problem(about{telemetryKind, "", k.Row()}, nil)
 		}
@@ -167,34 +169,94 @@ func (pc *PushContext) telemetryClasses(add func(ProxyClass)) {
 	}
 }
 
+// tracersOf returns the names of the providers of traces in each of the Telemetries.
+func tracersOf(all []*observer) []string {
+	var names []string
+	for _, o := range all {
+		for _, entry := range o.Message.(*telemetry.Telemetry).GetTracing() {
+			for _, p := range entry.GetProviders() {
+				names = append(names, p.GetName())
+			}
+		}
+		names = append(names, "") // the end of this Telemetry
+	}
+	return names
+}
+
+// namesService reports whether traces of proxies that match these selectors may carry the
+// name of their service, because a provider of OpenTelemetry or Datadog is named (TL-3).
+// Other tracers take it from their Envoy.
+func (pc *PushContext) namesService(namespace string, selected SelectorSet) bool {
+	names := pc.mesh.GetDefaultProviders().GetTracing()
+	for _, o := range pc.telemetry.counting(pc.settings.rootNamespace, namespace, selected) {
+		names = append(slices.Clip(names), tracersOf([]*observer{o})...)
+	}
+	return slices.ContainsFunc(names, func(name string) bool { return takesServiceName(pc.mesh, name) }) ||
+		pc.mesh.GetEnableTracing() && pc.mesh.GetDefaultConfig().GetTracing().GetDatadog() != nil
+}
+
+// takesServiceName reports whether a provider of a mesh wants the name of a proxy's service.
+func takesServiceName(m *meshconfig.MeshConfig, name string) bool {
+	return slices.ContainsFunc(m.GetExtensionProviders(), func(p *meshconfig.MeshConfig_ExtensionProvider) bool {
+		return strings.EqualFold(p.GetName(), name) && (p.GetOpentelemetry() != nil || p.GetDatadog() != nil)
+	})
+}
+
+// sameServiceNames reports whether two MeshConfigs name the same providers of traces that
+// want the name of a proxy's service.
+func sameServiceNames(a, b *meshconfig.MeshConfig) bool {
+	names := func(m *meshconfig.MeshConfig) []string {
+		all := []string{strconv.FormatBool(m.GetEnableTracing() && m.GetDefaultConfig().GetTracing().GetDatadog() != nil)}
+		for _, p := range m.GetExtensionProviders() {
+			if takesServiceName(m, p.GetName()) {
+				all = append(all, strings.ToLower(p.GetName()))
+			}
+		}
+		return append(append(all, ""), m.GetDefaultProviders().GetTracing()...)
+	}
+	return slices.Equal(names(a), names(b))
+}
+
+// counting returns the Telemetries that count for a proxy of a namespace, as Reader.Telemetry.
+func (x *telemetryIndex) counting(root, namespace string, selected SelectorSet) (out []*observer) {
+	first := func(namespace string, is func(*observer) bool) {
+		all := x.byNamespace.Get(namespace)
+		if i := slices.IndexFunc(all, is); i >= 0 {
+			out = append(out, all[i])
+		}
+	}
+	wide := func(o *observer) bool { return o.wide }
+	first(root, wide)
+	texts := selected.Selectors()
+	if len(texts) == 0 {
+		return out
+	}
+	if namespace != root {
+		first(namespace, wide)
+	}
+	first(namespace, func(o *observer) bool {
+		return !o.wide && slices.ContainsFunc(texts, func(text string) bool {
+			_, selector, _ := strings.Cut(text, "/")
+			return o.has(selector)
+		})
+	})
+	return out
+}
+
 // Telemetry returns the Telemetries that count for proxies of LDSClass.Telemetry, at most
 // one of each level: that of the mesh, that of the namespace, that of the workload (TL-1).
 func (r *Reader) Telemetry(selected SelectorSet) []*world.Object {
 	root := r.pc.settings.rootNamespace
 	r.note(Input{Kind: InputMesh}) // it names the root namespace
 	r.note(Input{Kind: InputTelemetry, A: root})
-	first := func(namespace string, is func(*observer) bool) (found []*world.Object) {
-		all := r.pc.telemetry.byNamespace.Get(namespace)
-		if i := slices.IndexFunc(all, is); i >= 0 {
-			found = append(found, all[i].Object)
-		}
-		return found
+	namespace := ""
+	if texts := selected.Selectors(); len(texts) > 0 {
+		namespace, _, _ = strings.Cut(texts[0], "/") // that of the proxy, in all of them
+		r.note(Input{Kind: InputTelemetry, A: namespace})
 	}
-	wide := func(o *observer) bool { return o.wide }
-	out := first(root, wide)
-	texts := selected.Selectors()
-	if len(texts) == 0 {
-		return out
+	var out []*world.Object
+	for _, o := range r.pc.telemetry.counting(root, namespace, selected) {
+		out = append(out, o.Object)
 	}
-	namespace, _, _ := strings.Cut(texts[0], "/") // that of the proxy, in all of them
-	r.note(Input{Kind: InputTelemetry, A: namespace})
-	if namespace != root {
-		out = append(out, first(namespace, wide)...)
-	}
-	return append(out, first(namespace, func(o *observer) bool {
-		return !o.wide && slices.ContainsFunc(texts, func(text string) bool {
-			_, selector, _ := strings.Cut(text, "/")
-			return o.has(selector)
-		})
-	})...)
+	return out
 }

@@ -57,11 +57,25 @@ func (r *Reader) Untrusted() ([]string, ident.Key) {
 	if len(r.pc.others) == 0 || r.Trust().Several() {
 		return nil, ident.Key{}
 	}
-	o := r.pc.world.Winner(ident.Key{Kind: meshConfigKind, Name: world.CountedName})
-	if o == nil {
-		return nil, ident.Key{}
+	key := r.pc.meshKey()
+	if key == (ident.Key{}) {
+		return nil, key
 	}
-	return slices.Sorted(maps.Keys(r.pc.others)), o.Key
+	return slices.Sorted(maps.Keys(r.pc.others)), key
+}
+
+// MeshKey returns the key of the MeshConfig, for what is to be reported about it; the zero
+// one: there is none.
+func (r *Reader) MeshKey() ident.Key {
+	r.note(Input{Kind: InputMesh})
+	return r.pc.meshKey()
+}
+
+func (pc *PushContext) meshKey() ident.Key {
+	if o := pc.world.Winner(ident.Key{Kind: meshConfigKind, Name: world.CountedName}); o != nil {
+		return o.Key
+	}
+	return ident.Key{}
 }
 
 // Several reports whether there are trust domains with roots of their own.

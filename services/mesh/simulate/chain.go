@@ -172,6 +172,7 @@ func (p *Proxy) filters(chain *listenerv3.FilterChain, c Call, decrypted bool, o
 			}
 			p.http(m, c, policies, o)
 			o.logged(m.GetAccessLog())
+			o.traced(m.GetTracing())
 			return
 		case *tcpv3.TcpProxy:
 			o.send(c, decrypted)

@@ -9,6 +9,7 @@ import (
 	mesh "istio.io/api/mesh/v1alpha1"
 	networking "istio.io/api/networking/v1alpha3"
 	security "istio.io/api/security/v1beta1"
+	telemetry "istio.io/api/telemetry/v1alpha1"
 	typev1beta1 "istio.io/api/type/v1beta1"
 )
 
@@ -118,12 +119,13 @@ func worldOfMesh(m *mesh.MeshConfig) []object {
 	}})
 	rule[0].message.(*networking.DestinationRule).Host = "static.example.com" // the others have no TLS
 	all := append(append(worldOfGateway(g), rule...), object{"MeshConfig", "default", m})
-	return append(all, authorizers(m)...)
+	return append(all, called(m)...)
 }
 
-// authorizers lets each external authorizer of a mesh decide about some workloads. It
-// moves them to services of the trial.
-func authorizers(m *mesh.MeshConfig) (all []object) {
+// called lets each external authorizer of a mesh decide about some workloads, and each access
+// log and tracer observe some. It moves them to services of the trial.
+func called(m *mesh.MeshConfig) (all []object) {
+	var watching observers
 	m.ExtensionProviders = slices.Clone(m.ExtensionProviders)
 	for i, p := range m.ExtensionProviders {
 		host := fmt.Sprintf("auth%d.example.com", i)
@@ -137,6 +139,12 @@ func authorizers(m *mesh.MeshConfig) (all []object) {
 		case p.GetEnvoyExtAuthzGrpc() != nil:
 			p.GetEnvoyExtAuthzGrpc().Service, port.Number = host, p.GetEnvoyExtAuthzGrpc().GetPort()
 		default:
+			if !moveObserver(p, host, port) {
+				continue
+			}
+			se.Ports = append(se.Ports, port)
+			all = append(all, object{"ServiceEntry", fmt.Sprint("observer", i), se})
+			watching.add(p)
 			continue
 		}
 		se.Ports = append(se.Ports, port)
@@ -147,7 +155,7 @@ func authorizers(m *mesh.MeshConfig) (all []object) {
 			ActionDetail: &security.AuthorizationPolicy_Provider{Provider: &security.AuthorizationPolicy_ExtensionProvider{Name: p.GetName()}},
 		}})
 	}
-	return all
+	return append(all, watching.objects()...)
 }
 
 // shallow returns a copy of m that shares what m holds.
@@ -158,4 +166,62 @@ func shallow[M proto.Message](m M) M {
 		return true
 	})
 	return to.Interface().(M)
+}
+
+// moveObserver moves an access log or a tracer to a host, and sets the number of the port.
+func moveObserver(p *mesh.MeshConfig_ExtensionProvider, host string, port *networking.ServicePort) bool {
+	switch {
+	case p.GetEnvoyHttpAls() != nil:
+		p.GetEnvoyHttpAls().Service, port.Number = host, p.GetEnvoyHttpAls().GetPort()
+	case p.GetEnvoyTcpAls() != nil:
+		p.GetEnvoyTcpAls().Service, port.Number = host, p.GetEnvoyTcpAls().GetPort()
+	case p.GetEnvoyOtelAls() != nil:
+		p.GetEnvoyOtelAls().Service, port.Number = host, p.GetEnvoyOtelAls().GetPort()
+	case p.GetOpentelemetry() != nil:
+		p.GetOpentelemetry().Service, port.Number = host, p.GetOpentelemetry().GetPort()
+	case p.GetZipkin() != nil:
+		p.GetZipkin().Service, port.Number = host, p.GetZipkin().GetPort()
+	case p.GetDatadog() != nil:
+		p.GetDatadog().Service, port.Number = host, p.GetDatadog().GetPort()
+	case p.GetSkywalking() != nil:
+		p.GetSkywalking().Service, port.Number = host, p.GetSkywalking().GetPort()
+	default:
+		return false
+	}
+	return true
+}
+
+// observers are Telemetries with all access logs and tracers. A workload has one tracer for what
+// it calls and one for what calls it, so a Telemetry has two: each one is a class of proxies.
+type observers []*telemetry.Telemetry
+
+func (all *observers) add(p *mesh.MeshConfig_ExtensionProvider) {
+	providers := []*telemetry.ProviderRef{{Name: p.GetName()}}
+	if p.GetEnvoyHttpAls() != nil || p.GetEnvoyTcpAls() != nil || p.GetEnvoyOtelAls() != nil {
+		if len(*all) == 0 {
+			*all = observers{{}}
+		}
+		(*all)[0].AccessLogging = append((*all)[0].AccessLogging, &telemetry.AccessLogging{Providers: providers})
+		return
+	}
+	entry := &telemetry.Tracing{Providers: providers, Match: &telemetry.Tracing_TracingSelector{Mode: telemetry.WorkloadMode_CLIENT}}
+	n := len(*all)
+	if n == 0 || len((*all)[n-1].GetTracing()) == 2 {
+		*all = append(*all, &telemetry.Telemetry{Tracing: []*telemetry.Tracing{entry}})
+		return
+	}
+	last := (*all)[n-1]
+	if len(last.GetTracing()) == 1 {
+		entry.Match.Mode = telemetry.WorkloadMode_SERVER
+	}
+	last.Tracing = append(last.Tracing, entry)
+}
+
+func (all *observers) objects() (objects []object) {
+	for i, t := range *all {
+		name := fmt.Sprint("observer", i)
+		t.Selector = &typev1beta1.WorkloadSelector{MatchLabels: map[string]string{"observed": name}}
+		objects = append(objects, object{"Telemetry", name, t})
+	}
+	return objects
 }

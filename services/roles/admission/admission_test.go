@@ -246,7 +246,7 @@ func (c *cluster) checksObjects(t *testing.T) {
 	c.refused("its dry run", c.put(service("dry-a", "(")), "spec.http[0].match[0].uri.regex: ", "; to do: ")
 	must(t, c.put(service("b", "/a.*")), c.put(service("dry-b", "/a.*")))
 	c.warnings.take()
-	must(t, c.put("{apiVersion: telemetry.istio.io/v1, kind: Telemetry, metadata: {name: a}, spec: {tracing: [{randomSamplingPercentage: 1}]}}"))
+	must(t, c.put("{apiVersion: telemetry.istio.io/v1, kind: Telemetry, metadata: {name: a}, spec: {metrics: [{reportingInterval: 5s}]}}"))
 	if got := c.warnings.take(); !strings.Contains(got, "has no effect yet") {
 		t.Errorf("warnings: %q", got)
 	}

@@ -66,6 +66,8 @@ func (c *checker) meshConfigFields(m *meshconfig.MeshConfig) {
 	}
 	warn(root, m.ProtoReflect(), meshConfigEffects)
 	warn(root.field("defaultConfig"), m.GetDefaultConfig().ProtoReflect(), proxyConfigEffects)
+	warn(root.field("defaultConfig.envoyAccessLogService"), m.GetDefaultConfig().GetEnvoyAccessLogService().ProtoReflect(), logServiceEffects)
+	warn(root.field("defaultConfig.tracing"), m.GetDefaultConfig().GetTracing().ProtoReflect(), tracingEffects)
 	warn(root.field("defaultProviders"), m.GetDefaultProviders().ProtoReflect(), defaultsEffects)
 	for i, p := range m.GetExtensionProviders() {
 		warn(root.field("extensionProviders").item(i), p.ProtoReflect(), providerEffects)
@@ -81,6 +83,7 @@ const (
 	refused = "connections to the host are refused"
 	alike   = "endpoints of all localities are used alike"
 
+	noHeader    = "the header is left out; write its value"
 	otherErrors = "write consecutive5xxErrors or consecutiveGatewayErrors"
 )
 
@@ -94,9 +97,10 @@ var noEffects = append([]NoEffect{
 	{Kind: "Gateway", Field: "servers.port.targetPort", Instead: "the server listens on the port's number"},
 	{Kind: "Gateway", Field: "servers.defaultEndpoint", Instead: "requests go where VirtualServices say"},
 	{Kind: "RequestAuthentication", Field: "jwtRules.timeout", Instead: "keys come from the log, and their watcher has a timeout of its own; with the annotation meshlog.dev/jwks it counts"},
-	{Kind: "Telemetry", Field: "tracing", Instead: "proxies report no traces"},
-	{Kind: "Telemetry", Field: "metrics", Instead: "proxies have the statistics of a stock Envoy, which has no istio_requests_total"},
-	{Kind: "Telemetry", Field: "accessLogging.filter", Instead: "all requests and connections are logged"},
+	{Kind: "Telemetry", Field: "tracing.enableIstioTags", Instead: "spans have Envoy's own tags; customTags adds others"},
+	{Kind: "Telemetry", Field: "tracing.disableContextPropagation", Instead: "requests carry the headers of their trace"},
+	{Kind: "Telemetry", Field: "tracing.customTags.formatter", Instead: "spans lack the tag; use header, environment or literal"},
+	{Kind: "Telemetry", Field: "metrics", Instead: "proxies have the statistics of a stock Envoy, which has no istio_requests_total; use envoy_cluster_upstream_rq and envoy_http_downstream_rq_xx of /stats/prometheus"},
 	{Kind: "Telemetry", Field: "targetRefs.kind=GatewayClass", Instead: "only a target of kind Gateway selects proxies"},
 	{Kind: "Telemetry", Field: "targetRefs.kind=Service", Instead: "only a target of kind Gateway selects proxies"},
 	{Kind: "Telemetry", Field: "targetRefs.kind=ServiceEntry", Instead: "only a target of kind Gateway selects proxies"},
@@ -105,6 +109,11 @@ var noEffects = append([]NoEffect{
 	{Kind: "Telemetry", Field: "targetRef.kind=ServiceEntry", Instead: "only a target of kind Gateway selects proxies"},
 	{Kind: "MeshNetworks", Field: "networks.gateways.locality", Instead: "a gateway has the locality of the endpoints behind it"},
 	{Kind: "MeshConfig", Field: "defaultTrafficPolicy.outlierDetection.consecutiveErrors", Instead: otherErrors},
+	{Kind: "MeshConfig", Field: "extensionProviders.opentelemetry.http.headers.envName", Instead: noHeader},
+	{Kind: "MeshConfig", Field: "extensionProviders.opentelemetry.grpc.initialMetadata.envName", Instead: noHeader},
+	{Kind: "MeshConfig", Field: "extensionProviders.zipkin.headers.envName", Instead: noHeader},
+	{Kind: "MeshConfig", Field: "extensionProviders.opentelemetry.dynatraceSampler", Instead: "randomSamplingPercentage chooses the requests"},
+	{Kind: "MeshConfig", Field: "extensionProviders.opentelemetry.serviceAttributeEnrichment=OTEL_SEMANTIC_CONVENTIONS", Instead: "the service is named as the proxy's node.cluster"},
 }, append(trafficPolicyNoEffects("trafficPolicy", "subsets.trafficPolicy"), meshConfigNoEffects()...)...)
 
 // trafficPolicyNoEffects returns the rows of a traffic policy at each place.
@@ -127,17 +136,19 @@ func trafficPolicyNoEffects(places ...string) []NoEffect {
 var meshConfigEffects = map[string]bool{
 	"connectTimeout": true, "defaultDestinationRuleExportTo": true, "defaultHttpRetryPolicy": true, "defaultServiceExportTo": true,
 	"defaultTrafficPolicy": true, "defaultVirtualServiceExportTo": true, "dnsRefreshRate": true, "h2UpgradePolicy": true,
-	"accessLogFile": true, "accessLogFormat": true, "accessLogEncoding": true, "disableEnvoyListenerLog": true, "defaultProviders": true,
+	"accessLogFile": true, "accessLogFormat": true, "accessLogEncoding": true, "disableEnvoyListenerLog": true, "defaultProviders": true, "enableEnvoyAccessLogService": true, "enableTracing": true,
 	"enableAutoMtls": true, "inboundTrafficPolicy": true, "meshMTLS": true, "outboundTrafficPolicy": true, "pathNormalization": true, "protocolDetectionTimeout": true, "proxyHttpPort": true,
 	"localityLbSetting": true, "proxyListenPort": true, "rootNamespace": true, "serviceSettings": true, "tcpKeepalive": true, "tlsDefaults": true,
 	"defaultConfig": true, "extensionProviders": true, "trustDomain": true, "trustDomainAliases": true, "caCertificates": true,
 }
 
 var (
-	proxyConfigEffects = map[string]bool{"gatewayTopology": true}
+	proxyConfigEffects = map[string]bool{"gatewayTopology": true, "envoyAccessLogService": true, "tracing": true}
+	logServiceEffects  = map[string]bool{"address": true}
+	tracingEffects     = map[string]bool{"zipkin": true, "datadog": true, "customTags": true, "maxPathTagLength": true, "sampling": true}
 	authorityEffects   = map[string]bool{"pem": true, "trustDomains": true}
-	providerEffects    = map[string]bool{"name": true, "envoyExtAuthzHttp": true, "envoyExtAuthzGrpc": true, "envoyFileAccessLog": true}
-	defaultsEffects    = map[string]bool{"accessLogging": true}
+	providerEffects    = map[string]bool{"name": true, "envoyExtAuthzHttp": true, "envoyExtAuthzGrpc": true, "envoyFileAccessLog": true, "envoyHttpAls": true, "envoyTcpAls": true, "envoyOtelAls": true, "opentelemetry": true, "zipkin": true, "datadog": true, "skywalking": true}
+	defaultsEffects    = map[string]bool{"accessLogging": true, "tracing": true}
 )
 
 func meshConfigNoEffects() []NoEffect {
@@ -155,6 +166,8 @@ func meshConfigNoEffects() []NoEffect {
 	}
 	add(&meshconfig.MeshConfig{}, meshConfigEffects, "", "Istio's default holds, if it has one")
 	add(&meshconfig.ProxyConfig{}, proxyConfigEffects, "defaultConfig.", "proxies keep what they were started with")
+	add(&meshconfig.RemoteService{}, logServiceEffects, "defaultConfig.envoyAccessLogService.", "a DestinationRule for the service says how proxies call it")
+	add(&meshconfig.Tracing{}, tracingEffects, "defaultConfig.tracing.", "extensionProviders and defaultProviders.tracing take its place; spans have Envoy's own tags")
 	add(&meshconfig.MeshConfig_DefaultProviders{}, defaultsEffects, "defaultProviders.", "no proxy uses the provider by default")
 	add(&meshconfig.MeshConfig_CertificateData{}, authorityEffects, "caCertificates.", "no proxy trusts a root by the entry")
 	add(&meshconfig.MeshConfig_ExtensionProvider{}, providerEffects, "extensionProviders.", "no proxy uses the provider")

@@ -122,6 +122,31 @@ func (c *checker) fileLog(at *fieldPath, f *fileAccessLog) {
 	}
 }
 
+// logServices checks a provider of access logs that are sent to a service (TL-5).
+func (c *checker) logServices(at *fieldPath, p *extensionProvider) {
+	if h := p.GetEnvoyHttpAls(); h != nil {
+		at := at.field("envoyHttpAls")
+		c.called(at, h)
+		for field, names := range map[string][]string{
+			"additionalRequestHeadersToLog": h.GetAdditionalRequestHeadersToLog(), "additionalResponseHeadersToLog": h.GetAdditionalResponseHeadersToLog(),
+			"additionalResponseTrailersToLog": h.GetAdditionalResponseTrailersToLog(),
+		} {
+			for i, name := range names {
+				c.header(at.field(field).item(i), strings.TrimPrefix(name, ":"))
+			}
+		}
+	}
+	if t := p.GetEnvoyTcpAls(); t != nil {
+		c.called(at.field("envoyTcpAls"), t)
+	}
+	if o := p.GetEnvoyOtelAls(); o != nil {
+		at := at.field("envoyOtelAls")
+		c.called(at, o)
+		c.logText(at.field("logFormat.text"), o.GetLogFormat().GetText())
+		c.logFields(at.field("logFormat.labels"), o.GetLogFormat().GetLabels())
+	}
+}
+
 // meshLogs checks the access logs of all proxies, and the providers that are the default.
 func (c *checker) meshLogs(m *meshconfig.MeshConfig) {
 	encoding, at := m.GetAccessLogEncoding(), root.field("accessLogFormat")
@@ -141,7 +166,7 @@ func (c *checker) meshLogs(m *meshconfig.MeshConfig) {
 	}
 	for i, name := range m.GetDefaultProviders().GetAccessLogging() {
 		if reason := LogProvider(m, name); reason != "" {
-			c.warnf(root.field("defaultProviders.accessLogging").item(i), "name one of extensionProviders with envoyFileAccessLog", "%s", reason)
+			c.warnf(root.field("defaultProviders.accessLogging").item(i), "name one of extensionProviders that writes access logs", "%s", reason)
 		}
 	}
 }
@@ -155,16 +180,27 @@ func LogFields(text string) (*structpb.Struct, error) {
 	return fields, nil
 }
 
+// Provider returns the extension provider of a name; nil: MeshConfig has none. As in Istio,
+// upper and lower case of the name make no difference.
+func Provider(m *meshconfig.MeshConfig, name string) *meshconfig.MeshConfig_ExtensionProvider {
+	for _, p := range m.GetExtensionProviders() {
+		if strings.EqualFold(p.GetName(), name) {
+			return p
+		}
+	}
+	return nil
+}
+
 // LogProvider says why a mesh has no provider of access logs of a name; "": it has.
 func LogProvider(m *meshconfig.MeshConfig, name string) string {
-	i := slices.IndexFunc(m.GetExtensionProviders(), func(p *extensionProvider) bool { return p.GetName() == name })
+	p := Provider(m, name)
 	switch {
-	case i < 0 && name == BuiltInLog:
+	case p == nil && name == BuiltInLog:
 		return ""
-	case i < 0:
+	case p == nil:
 		return "extensionProviders has no provider " + name
-	case m.GetExtensionProviders()[i].GetEnvoyFileAccessLog() == nil:
-		return "the provider " + name + " of extensionProviders writes no access logs that meshlog serves"
+	case p.GetEnvoyFileAccessLog() == nil && p.GetEnvoyHttpAls() == nil && p.GetEnvoyTcpAls() == nil && p.GetEnvoyOtelAls() == nil:
+		return "the provider " + name + " of extensionProviders writes no access logs"
 	}
 	return ""
 }

@@ -61,6 +61,7 @@ func MeshConfig(m proto.Message) []problem.Diagnostic {
 	c.extensionProviders(mc.GetExtensionProviders())
 	c.localities(root.field("localityLbSetting"), mc.GetLocalityLbSetting())
 	c.meshLogs(mc)
+	c.meshTracing(mc)
 	c.meshConfigFields(mc)
 	return c.result()
 }

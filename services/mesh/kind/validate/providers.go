@@ -19,8 +19,7 @@ type (
 
 // authorizer has the fields that external authorizers of both protocols have.
 type authorizer interface {
-	GetService() string
-	GetPort() uint32
+	called
 	GetTimeout() *durationpb.Duration
 	GetStatusOnError() string
 	GetIncludeRequestBodyInCheck() *checkedBody
@@ -30,8 +29,8 @@ type authorizer interface {
 // milliseconds in 32 bits.
 const tooLongCheck = 1 << 32 * time.Millisecond
 
-// extensionProviders checks the providers of a MeshConfig (AZ-9, TL-5). Only external
-// authorizers and access logs in files have an effect.
+// extensionProviders checks the providers of a MeshConfig (AZ-9, TL-3, TL-5): external
+// authorizers, access logs and traces.
 func (c *checker) extensionProviders(providers []*extensionProvider) {
 	seen := map[string]bool{}
 	for i, p := range providers {
@@ -50,18 +49,31 @@ func (c *checker) extensionProviders(providers []*extensionProvider) {
 		if f := p.GetEnvoyFileAccessLog(); f != nil {
 			c.fileLog(at.field("envoyFileAccessLog"), f)
 		}
+		c.logServices(at, p)
+		c.traceProvider(at, p)
 	}
 }
 
-func (c *checker) authorizer(at *fieldPath, a authorizer) {
-	namespace, host, both := strings.Cut(a.GetService(), "/")
+// called has the fields by which all providers name a service.
+type called interface {
+	GetService() string
+	GetPort() uint32
+}
+
+// called checks which service proxies call, NAMESPACE/HOST or HOST, and its port.
+func (c *checker) called(at *fieldPath, s called) {
+	namespace, host, both := strings.Cut(s.GetService(), "/")
 	if both {
 		c.namespace(at.field("service"), namespace)
 	} else {
 		host = namespace
 	}
 	c.host(at.field("service"), host, false)
-	c.port(at.field("port"), a.GetPort())
+	c.port(at.field("port"), s.GetPort())
+}
+
+func (c *checker) authorizer(at *fieldPath, a authorizer) {
+	c.called(at, a)
 	c.atLeast(at.field("timeout"), a.GetTimeout(), time.Millisecond)
 	c.errorIf(a.GetTimeout().AsDuration() >= tooLongCheck, at.field("timeout"), "use 49 days or less", "is more than Envoy can count")
 	if s := a.GetStatusOnError(); s != "" {

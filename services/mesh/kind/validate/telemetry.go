@@ -8,7 +8,7 @@ import (
 	"meshlog.dev/services/mesh/problem"
 )
 
-// Telemetry checks a Telemetry (TL-1, TL-5).
+// Telemetry checks a Telemetry (TL-1, TL-3, TL-5).
 func Telemetry(m proto.Message) []problem.Diagnostic {
 	t := m.(*telemetry.Telemetry)
 	c := checker{kind: "Telemetry"}
@@ -19,18 +19,19 @@ func Telemetry(m proto.Message) []problem.Diagnostic {
 	for i, one := range t.GetTargetRefs() {
 		c.observed(root.field("targetRefs").item(i).field("kind"), one)
 	}
-	c.noEffect(len(t.GetTracing()) > 0, root.field("tracing"))
+	for i, entry := range t.GetTracing() {
+		c.tracing(root.field("tracing").item(i), entry)
+	}
 	c.noEffect(len(t.GetMetrics()) > 0, root.field("metrics"))
 	for i, l := range t.GetAccessLogging() {
 		at := root.field("accessLogging").item(i)
-		mode := l.GetMatch().GetMode()
-		if _, known := telemetry.WorkloadMode_name[int32(mode)]; !known {
-			c.errorf(at.field("match.mode"), "use CLIENT, SERVER or CLIENT_AND_SERVER", "%d is not a mode", mode)
-		}
+		c.mode(at, l.GetMatch().GetMode())
 		for j, p := range l.GetProviders() {
 			c.errorIf(p.GetName() == "", at.field("providers").item(j).field("name"), "name one of MeshConfig.extensionProviders", isMissing)
 		}
-		c.noEffect(l.GetFilter() != nil, at.field("filter"))
+		if f := l.GetFilter(); f != nil {
+			c.expression(at.field("filter.expression"), f.GetExpression())
+		}
 	}
 	return c.result()
 }

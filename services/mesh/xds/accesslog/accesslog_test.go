@@ -8,6 +8,7 @@ import (
 
 	"meshlog.dev/services/mesh/meshtest"
 	"meshlog.dev/services/mesh/xds/accesslog"
+	"meshlog.dev/services/mesh/xds/callee"
 )
 
 // MC-12, TL-5: what the access log of a mesh is made of. Each field changes it.
@@ -33,11 +34,16 @@ func TestOfMesh(t *testing.T) {
 			"a provider of the built-in name", `{defaultProviders: {accessLogging: [envoy]}, extensionProviders: [{name: envoy, envoyFileAccessLog: {path: /p, logFormat: {text: x}}}]}`,
 			[]string{`"path":"/p"`, `"inlineString":"x\n"`}, []string{"omitEmptyValues"},
 		},
-		{"a provider that the mesh lacks", `{accessLogFile: /log, defaultProviders: {accessLogging: [none]}}`, nil, nil},
+		{"a provider that the mesh lacks", `{accessLogFile: /log, defaultProviders: {accessLogging: [none]}}`, []string{`"path":"/log"`}, nil},
+		{"only a provider that the mesh lacks", `{defaultProviders: {accessLogging: [none]}}`, nil, nil},
+		{
+			"the built-in provider in the format of the mesh", `{accessLogFormat: "%PROTOCOL%", defaultProviders: {accessLogging: [Envoy]}, extensionProviders: [{name: envoy, envoyFileAccessLog: {path: /p}}]}`,
+			[]string{`"path":"/p"`, `"inlineString":"%PROTOCOL%\n"`}, nil,
+		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			pc := meshtest.PushContext(t, meshtest.YAML(t, "apiVersion: mesh.istio.io/v1alpha1\nkind: MeshConfig\nmetadata: {name: default}\nspec: "+test.spec+"\n")...)
-			logs := accesslog.Of(pc.Read(), "", false)
+			logs := accesslog.Of(pc.Read(), "", false, callee.Caller{})
 			if len(logs) != min(len(test.want), 1) {
 				t.Fatalf("%d logs: %v", len(logs), logs)
 			}

@@ -13,53 +13,81 @@ import (
 	"meshlog.dev/services/mesh/index"
 	"meshlog.dev/services/mesh/problem"
 	"meshlog.dev/services/mesh/xds/accesslog"
+	"meshlog.dev/services/mesh/xds/callee"
 	"meshlog.dev/services/mesh/xds/piece"
+	"meshlog.dev/services/mesh/xds/tracing"
 )
 
-// logged is a part whose listeners have access logs (TL-5).
-type logged struct {
-	part     piece.Part
+// observed says whose calls Telemetries are about.
+type observed struct {
 	selected index.SelectorSet // LDSClass.Telemetry
-	server   bool              // the listeners are for calls to the workload
+	server   bool              // calls to the workload
+	from     callee.Caller
+	service  string // LDSClass.ServiceName
 }
 
-// withLogs returns the parts with access logs, if the proxies of the class have some: a mesh
-// without them gets the parts as they are.
+func observedOf(class index.LDSClass, server bool) observed {
+	from := callee.Caller{Services: class.Scope.Services, Router: class.Client == index.ClientRouter}
+	return observed{class.Telemetry, server, from, class.ServiceName}
+}
+
+func (o observed) logs(r *index.Reader) []*accesslogv3.AccessLog {
+	return accesslog.Of(r, o.selected, o.server, o.from)
+}
+
+// traces returns the fields of connection managers that trace requests; nil: none.
+func (o observed) traces(r *index.Reader) *hcmv3.HttpConnectionManager {
+	return tracing.Of(r, tracing.Proxies{Selected: o.selected, Server: o.server, From: o.from, Name: o.service})
+}
+
+// logged is a part whose listeners have access logs (TL-5), or trace requests (TL-3).
+type logged struct {
+	part piece.Part
+	observed
+}
+
+// withLogs returns the parts with access logs and traces, if the proxies of the class have
+// some: a mesh without them gets the parts as they are.
 func withLogs(r *index.Reader, class index.LDSClass, server bool, parts []piece.Part) []piece.Part {
-	if len(accesslog.Of(r, class.Telemetry, server)) == 0 {
+	o := observedOf(class, server)
+	if len(o.logs(r)) == 0 && o.traces(r) == nil {
 		return parts
 	}
 	for i, p := range parts {
 		if _, makesNothing := p.(piece.Problem); !makesNothing {
-			parts[i] = logged{p, class.Telemetry, server}
+			parts[i] = logged{p, o}
 		}
 	}
 	return parts
 }
 
-// observe adds the part that reports what Telemetries of the class name in vain.
+// observe adds the part that reports what Telemetries of the class, and the MeshConfig, name in
+// vain.
 func observe(r *index.Reader, class index.LDSClass, parts []piece.Part) []piece.Part {
-	if len(r.Telemetry(class.Telemetry)) == 0 {
-		return parts
+	if accesslog.Named(r, class.Telemetry) {
+		parts = append(parts, accesslog.Problems{Selected: class.Telemetry, From: observedOf(class, false).from})
 	}
-	return append(parts, accesslog.Problems{Selected: class.Telemetry})
+	if tracing.Named(r, class.Telemetry) {
+		parts = append(parts, tracing.Problems{Selected: class.Telemetry, From: observedOf(class, false).from})
+	}
+	return parts
 }
 
 // Make implements piece.Part.
 func (l logged) Make(r *index.Reader) ([]piece.Piece, []problem.Diagnostic) {
 	pieces, problems := l.part.Make(r)
-	logs := accesslog.Of(r, l.selected, l.server)
-	if len(logs) == 0 {
+	logs, traces := l.logs(r), l.traces(r)
+	if len(logs) == 0 && traces == nil {
 		return pieces, problems
 	}
-	requests := encoded(&hcmv3.HttpConnectionManager{AccessLog: logs})
+	requests := encoded(&hcmv3.HttpConnectionManager{AccessLog: logs, Tracing: traces.GetTracing(), RequestIdExtension: traces.GetRequestIdExtension()})
 	connections := encoded(&tcpv3.TcpProxy{AccessLog: logs})
 	for _, p := range pieces {
 		m, ok := p.Message.(*listenerv3.Listener)
 		if !ok {
 			continue
 		}
-		if m.GetName() != "" && !r.Mesh().GetDisableEnvoyListenerLog() { // the head of the listener
+		if m.GetName() != "" && len(logs) > 0 && !r.Mesh().GetDisableEnvoyListenerLog() { // the head of the listener
 			m.AccessLog = refused(logs)
 		}
 		for _, chain := range append(slices.Clone(m.GetFilterChains()), m.GetDefaultFilterChain()) {
@@ -100,12 +128,15 @@ func encoded(m proto.Message) []byte { return piece.Any(m).GetValue() }
 func refused(logs []*accesslogv3.AccessLog) []*accesslogv3.AccessLog {
 	out := make([]*accesslogv3.AccessLog, len(logs))
 	for i, l := range logs {
-		out[i] = &accesslogv3.AccessLog{
-			Name: l.GetName(), ConfigType: l.GetConfigType(),
-			Filter: &accesslogv3.AccessLogFilter{FilterSpecifier: &accesslogv3.AccessLogFilter_ResponseFlagFilter{
-				ResponseFlagFilter: &accesslogv3.ResponseFlagFilter{Flags: []string{"NR"}},
-			}},
+		filter := &accesslogv3.AccessLogFilter{FilterSpecifier: &accesslogv3.AccessLogFilter_ResponseFlagFilter{
+			ResponseFlagFilter: &accesslogv3.ResponseFlagFilter{Flags: []string{"NR"}},
+		}}
+		if l.GetFilter() != nil {
+			filter = &accesslogv3.AccessLogFilter{FilterSpecifier: &accesslogv3.AccessLogFilter_AndFilter{
+				AndFilter: &accesslogv3.AndFilter{Filters: []*accesslogv3.AccessLogFilter{filter, l.GetFilter()}},
+			}}
 		}
+		out[i] = &accesslogv3.AccessLog{Name: l.GetName(), ConfigType: l.GetConfigType(), Filter: filter}
 	}
 	return out
 }

@@ -70,7 +70,7 @@ func inbound(t *testing.T, dir, objects string) map[string]*listenerv3.Listener 
 		"INTERCEPTION_MODE": structpb.NewStringValue("NONE"), "INSTANCE_IPS": structpb.NewStringValue("10.1.0.7"),
 	}}
 	class := index.Classify(pc, &proxy.Proxy{
-		ID: "sidecar~10.1.0.7~web.shop~shop.svc.cluster.local", Type: proxy.Sidecar, Namespace: "shop",
+		ID: "sidecar~10.1.0.7~web.shop~shop.svc.cluster.local", Type: proxy.Sidecar, Namespace: "shop", Cluster: "web.shop",
 		Labels: map[string]string{"app": "web"}, Metadata: metadata,
 	}).LDS
 	all := map[string]*listenerv3.Listener{}
@@ -113,6 +113,24 @@ func withoutSlots(t *testing.T, l *listenerv3.Listener) {
 			f.ConfigType = &listenerv3.Filter_TypedConfig{TypedConfig: piece.Any(m)}
 		}
 	}
+}
+
+// managerOf returns the first connection manager of a listener.
+func managerOf(t *testing.T, l *listenerv3.Listener) *hcmv3.HttpConnectionManager {
+	t.Helper()
+	m := new(hcmv3.HttpConnectionManager)
+	for _, chain := range l.GetFilterChains() {
+		for _, f := range chain.GetFilters() {
+			if f.GetTypedConfig().MessageIs(m) {
+				if err := f.GetTypedConfig().UnmarshalTo(m); err != nil {
+					t.Fatal(err)
+				}
+				return m
+			}
+		}
+	}
+	t.Fatal("no connection manager")
+	return nil
 }
 
 // connect sends bytes to a unix socket and waits until the server closes the connection.

@@ -152,7 +152,7 @@ var (
 // calls such a field cluster or cluster_name nearly everywhere; one name too
 // many only keeps a cluster somewhat longer.
 func referenceFields(d protoreflect.MessageDescriptor) (all []protoreflect.FieldDescriptor) {
-	names := []protoreflect.Name{"cluster", "cluster_name"}
+	names := []protoreflect.Name{"cluster", "cluster_name", "collector_cluster"}
 	switch d.FullName() {
 	case clusterWeight:
 		names = []protoreflect.Name{"name"}

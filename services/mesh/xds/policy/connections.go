@@ -7,6 +7,7 @@ import (
 	"meshlog.dev/services/mesh/index"
 	"meshlog.dev/services/mesh/problem"
 	"meshlog.dev/services/mesh/xds/authz"
+	"meshlog.dev/services/mesh/xds/callee"
 	"meshlog.dev/services/mesh/xds/piece"
 )
 
@@ -15,7 +16,7 @@ import (
 type Connections struct {
 	selected       index.SelectorSet
 	principalNames bool // as in index.LDSClass
-	from           caller
+	from           callee.Caller
 }
 
 // OfConnections returns the policies of a class.
@@ -23,7 +24,7 @@ func OfConnections(class index.LDSClass) Connections {
 	if class.Policies == "" {
 		return Connections{}
 	}
-	return Connections{class.Policies, class.PrincipalNames, caller{class.Scope.Services, class.Client == index.ClientRouter}}
+	return Connections{class.Policies, class.PrincipalNames, callee.Caller{Services: class.Scope.Services, Router: class.Client == index.ClientRouter}}
 }
 
 // Filters returns the network filters that enforce the policies, in the order in which

@@ -24,6 +24,7 @@ import (
 	"meshlog.dev/services/mesh/problem"
 	"meshlog.dev/services/mesh/world"
 	"meshlog.dev/services/mesh/xds/authz"
+	"meshlog.dev/services/mesh/xds/callee"
 )
 
 // The names under which RBAC filters write metadata.
@@ -46,7 +47,7 @@ type (
 // requests that match has marked. If they have no authorizer that proxies can ask, it
 // refuses what match marks, whatever failOpen says (AZ-9). nil: there is no CUSTOM
 // policy.
-func customHTTP(r *index.Reader, policies []world.Object, match *httpv3.RBAC, from caller) (proto.Message, []problem.Diagnostic) {
+func customHTTP(r *index.Reader, policies []world.Object, match *httpv3.RBAC, from callee.Caller) (proto.Message, []problem.Diagnostic) {
 	if match == nil {
 		return nil, nil
 	}
@@ -62,7 +63,7 @@ func customHTTP(r *index.Reader, policies []world.Object, match *httpv3.RBAC, fr
 
 // customTCP is customHTTP for connections. Only an authorizer of gRPC can be asked about
 // them.
-func customTCP(r *index.Reader, policies []world.Object, match *networkv3.RBAC, from caller) (proto.Message, []problem.Diagnostic) {
+func customTCP(r *index.Reader, policies []world.Object, match *networkv3.RBAC, from callee.Caller) (proto.Message, []problem.Diagnostic) {
 	if match == nil {
 		return nil, nil
 	}
@@ -80,20 +81,6 @@ func customTCP(r *index.Reader, policies []world.Object, match *networkv3.RBAC, 
 		StatPrefix: match.GetStatPrefix(), GrpcService: a.service(), FailureModeAllow: a.grpc.GetFailOpen(),
 		FilterEnabledMetadata: matchedBy(networkRBAC), TransportApiVersion: corev3.ApiVersion_V3,
 	}, nil
-}
-
-// caller is what proxies that ask an authorizer have in common.
-type caller struct {
-	services string // the scope in which they see services
-	router   bool
-}
-
-// sees names the proxies for people.
-func (c caller) sees() string {
-	if c.services == "" {
-		return "all namespaces"
-	}
-	return "namespace " + c.services
 }
 
 // authorizer is an external authorizer as proxies can ask it.
@@ -152,13 +139,11 @@ func (a *authorizer) overGRPC() *extauthzv3.ExtAuthz {
 	return f
 }
 
-// service returns where an authorizer is asked by gRPC. Its host is the authority:
-// Envoy's default is the cluster's name, whose bars servers refuse.
+// service returns where an authorizer is asked by gRPC.
 func (a *authorizer) service() *corev3.GrpcService {
-	return &corev3.GrpcService{
-		TargetSpecifier: &corev3.GrpcService_EnvoyGrpc_{EnvoyGrpc: &corev3.GrpcService_EnvoyGrpc{ClusterName: a.cluster, Authority: a.host}},
-		Timeout:         timeoutOf(a.grpc.GetTimeout()),
-	}
+	s := callee.Callee{Host: a.host, Cluster: a.cluster}.GRPC()
+	s.Timeout = timeoutOf(a.grpc.GetTimeout())
+	return s
 }
 
 func timeoutOf(d *durationpb.Duration) *durationpb.Duration {

@@ -14,6 +14,7 @@ import (
 	"meshlog.dev/services/mesh/index"
 	"meshlog.dev/services/mesh/jwks"
 	"meshlog.dev/services/mesh/problem"
+	"meshlog.dev/services/mesh/xds/callee"
 	"meshlog.dev/services/mesh/xds/jwt"
 	"meshlog.dev/services/mesh/xds/piece"
 	"meshlog.dev/services/mesh/xds/traffic"
@@ -30,10 +31,13 @@ const (
 	keysAgain = 5 * time.Second
 )
 
+// keysURI names the field, for people.
+const keysURI = "jwksUri"
+
 // fetcher finds where proxies fetch keys of token issuers.
 type fetcher struct {
 	r        *index.Reader
-	from     caller
+	from     callee.Caller
 	scope    index.Scope
 	problems []problem.Diagnostic
 }
@@ -71,14 +75,14 @@ func (f *fetcher) cluster(rule jwt.Rule) (cluster, reason, advice string) {
 	}
 	suffix := f.r.DomainSuffix()
 	host = hostname.Full(host, rule.Policy.Namespace, suffix)
-	_, s := f.r.ServicesOfHost(f.from.services, host)
+	_, s := f.r.ServicesOfHost(f.from.Services, host)
 	if s == nil || s.Namespace != rule.Policy.Namespace {
-		s, reason, advice = serviceOf(f.r, hostname.Home(host, suffix), host, f.from, keysURI)
+		s, reason, advice = callee.Service(f.r, hostname.Home(host, suffix), host, f.from, keysURI)
 		if s == nil {
 			return "", reason, advice
 		}
 	}
-	if _, reason, advice = portOf(s, host, port, f.from, keysURI); reason != "" {
+	if _, reason, advice = callee.Port(s, host, port, f.from, keysURI); reason != "" {
 		return "", reason, advice
 	}
 	if jwks.IsSource(rule.GetJwksUri()) && !f.encrypted(s, port) {

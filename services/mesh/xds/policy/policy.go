@@ -12,6 +12,7 @@ import (
 	"meshlog.dev/services/mesh/re2"
 	"meshlog.dev/services/mesh/world"
 	"meshlog.dev/services/mesh/xds/authz"
+	"meshlog.dev/services/mesh/xds/callee"
 	"meshlog.dev/services/mesh/xds/jwt"
 	"meshlog.dev/services/mesh/xds/piece"
 )
@@ -23,11 +24,11 @@ func Parts(_ *index.Reader, class index.ECDSClass) []piece.Part {
 		s := slot{name: name, selected: class.Selected, principalNames: class.PrincipalNames}
 		switch {
 		case name == Custom:
-			s.from = caller{class.Services, class.Client == index.ClientRouter}
+			s.from = callee.Caller{Services: class.Services, Router: class.Client == index.ClientRouter}
 		case name == JWT:
 			s.router = class.Client == index.ClientRouter
 			if class.Fetches {
-				s.from, s.scope = caller{class.Scope.Services, s.router}, class.Scope
+				s.from, s.scope = callee.Caller{Services: class.Scope.Services, Router: s.router}, class.Scope
 			}
 		}
 		parts[i] = s
@@ -59,8 +60,8 @@ func options(r *index.Reader, principalNames bool) authz.Options {
 type slot struct {
 	name           string
 	selected       index.SelectorSet
-	principalNames bool   // as in index.ECDSClass
-	from           caller // set only for Custom, and for JWT if proxies fetch keys
+	principalNames bool          // as in index.ECDSClass
+	from           callee.Caller // set only for Custom, and for JWT if proxies fetch keys
 	scope          index.Scope
 	router         bool // set only for JWT: the proxy routes by claims of tokens
 }
