@@ -61,8 +61,10 @@ type CDSClass struct {
 	// AutoPassthrough: a Gateway of the router forwards connections by the names of
 	// clusters (GW-11).
 	AutoPassthrough bool `json:",omitempty"`
-	Raw             SelectorSet
-	Release         string // set only if something is quarantined for it; the same in the other types
+	// Filters are the selections of EnvoyFilters with patches for this type that matched.
+	Filters SelectorSet `json:",omitempty"`
+	Raw     SelectorSet
+	Release string // set only if something is quarantined for it; the same in the other types
 }
 
 // EDSClass holds what ClusterLoadAssignments depend on.
@@ -117,8 +119,10 @@ type LDSClass struct {
 	// Telemetry are the selectors of Telemetries of the proxy's namespace that matched, with
 	// the namespace: the argument of Reader.Telemetry.
 	Telemetry SelectorSet `json:",omitempty"`
-	Raw       SelectorSet
-	Release   string
+	// Filters as in CDSClass.
+	Filters SelectorSet `json:",omitempty"`
+	Raw     SelectorSet
+	Release string
 }
 
 // RDSClass holds what RouteConfigurations depend on.
@@ -138,8 +142,10 @@ type RDSClass struct {
 	// LargeRegexes: the Envoy takes regular expressions that a stock one refuses.
 	// Set only if there are some.
 	LargeRegexes bool
-	Raw          SelectorSet
-	Release      string
+	// Filters as in CDSClass.
+	Filters SelectorSet `json:",omitempty"`
+	Raw     SelectorSet
+	Release string
 }
 
 // SDSClass holds what Secrets depend on. Its zero value is the class of proxies that have
@@ -182,7 +188,9 @@ type ECDSClass struct {
 	// PrincipalNames: the proxy does not have the matcher of verified certificates
 	// (proxy.MTLSAuthenticated), so rules use the one for names of principals (POL-4).
 	PrincipalNames bool `json:",omitempty"`
-	Release        string
+	// Filters as in CDSClass.
+	Filters SelectorSet `json:",omitempty"`
+	Release string
 }
 
 // NDSClass holds what the names that an agent answers by DNS depend on (NDS-1). Its zero
@@ -333,6 +341,9 @@ func (c ProxyClass) String() string {
 	add(c.RDS.Sources)
 	add(c.ECDS.Selected)
 	add(c.LDS.Telemetry)
+	for t := range ident.ResourceTypes {
+		add(c.Filters(t))
+	}
 	for t := range ident.ResourceTypes {
 		add(c.Raw(t))
 	}
