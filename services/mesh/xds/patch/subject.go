@@ -125,13 +125,6 @@ func (s *subject) routesOf(name string) (port uint32, portName, gateway string) 
 	return uint32(n), portName, gateway
 }
 
-// outcome is what patches make of a piece.
-type outcome struct {
-	message proto.Message // nil: it is removed
-	applied map[index.PatchID]bool
-	notes   []problem.Diagnostic
-}
-
 // patched returns the piece with those patches that may be applied; nil: it is removed.
 func (s *subject) patched(r *index.Reader, patches []*index.Patch) (proto.Message, []problem.Diagnostic) {
 	context := s.context()
@@ -142,23 +135,33 @@ func (s *subject) patched(r *index.Reader, patches []*index.Patch) (proto.Messag
 		return s.base, nil
 	}
 	all := s.apply(patches)
-	if len(all.applied) == 0 {
+	all.record(r, patches)
+	if len(all.applied) == 0 && all.panicked == "" {
 		return s.base, all.notes
 	}
-	patches = slices.DeleteFunc(patches, func(p *index.Patch) bool { return !all.applied[p.PatchID] })
-	for _, p := range patches {
-		r.Applied(p)
-	}
 	refusedAlready := refusal(s.base, !s.partial) != "" // then Envoy would refuse it with any patch
-	protected := s.protected(s.base)
-	if (refusedAlready || s.refusal(all.message) == "") && s.protected(all.message) == protected {
+	if all.panicked == "" && (refusedAlready || s.refusal(all.message) == "") && s.protected(all.message) == s.protected(s.base) {
 		return all.message, all.notes
 	}
+	return s.oneByOne(r, patches, refusedAlready)
+}
+
+// oneByOne applies patches one after the other, without those that may not be applied.
+func (s *subject) oneByOne(r *index.Reader, patches []*index.Patch, refusedAlready bool) (proto.Message, []problem.Diagnostic) {
+	protected := s.protected(s.base)
 	var kept []*index.Patch
 	var problems []problem.Diagnostic
 	for _, p := range patches {
 		with := append(slices.Clip(kept), p)
 		is := s.apply(with)
+		is.record(r, with)
+		if is.panicked != "" {
+			d := p.Problem("")
+			d.Severity, d.Code, d.Reason = problem.Error, "internal", "applying the patch panicked: "+is.panicked
+			d.Advice, d.Effect = "report this error", "the patch is left out, and all others are applied"
+			problems = append(problems, d)
+			continue
+		}
 		if reason := s.refusal(is.message); reason != "" && !refusedAlready {
 			problems = append(problems, refused(p, reason))
 			continue
@@ -177,18 +180,28 @@ func (s *subject) patched(r *index.Reader, patches []*index.Patch) (proto.Messag
 	return last.message, append(problems, last.notes...)
 }
 
-// apply applies patches to a copy of the piece. An error in this program leaves the piece as it
-// was.
+// outcome is what patches make of a piece.
+type outcome struct {
+	message  proto.Message // nil: it is removed
+	applied  map[index.PatchID]bool
+	notes    []problem.Diagnostic
+	panicked string // why: an error in this program. Then message is the piece as it was
+}
+
+// record notes the patches that have matched something.
+func (o *outcome) record(r *index.Reader, patches []*index.Patch) {
+	for _, p := range patches {
+		if o.applied[p.PatchID] {
+			r.Applied(p)
+		}
+	}
+}
+
+// apply applies patches to a copy of the piece.
 func (s *subject) apply(patches []*index.Patch) (out outcome) {
 	defer func() {
 		if v := recover(); v != nil {
-			out = outcome{message: s.base}
-			for _, p := range patches {
-				d := p.Problem("")
-				d.Severity, d.Code, d.Reason = problem.Error, "internal", fmt.Sprintf("the patches of a resource panicked: %v", v)
-				d.Advice, d.Effect = "report this error", "the patches of the resource have no effect"
-				out.notes = append(out.notes, d)
-			}
+			out = outcome{message: s.base, panicked: fmt.Sprint(v)}
 		}
 	}()
 	w := &work{subject: s, patches: patches, applied: map[index.PatchID]bool{}}
@@ -205,7 +218,7 @@ func (s *subject) apply(patches []*index.Patch) (out outcome) {
 	if !kept {
 		m = nil
 	}
-	return outcome{m, w.applied, w.notes}
+	return outcome{message: m, applied: w.applied, notes: w.notes}
 }
 
 // work applies patches to one piece.
