@@ -102,6 +102,11 @@ func (pc *PushContext) setFiltersLike(c *ProxyClass, client Client, namespace st
 	if client == ClientSidecar {
 		c.withPorts(pc.filters.ports(c))
 	}
+	filters := c.ECDS.Filters
+	c.setPolicies(pc, &proxy.Proxy{Namespace: namespace, Labels: labels}, client) // patches may match what enforces them
+	if filters != "" {
+		c.ECDS.Client, c.ECDS.Filters = client, filters
+	}
 }
 
 // portIn matches the port of a workload in the name of a listener, cluster or chain.

@@ -452,7 +452,9 @@ func (pc *PushContext) Unapplied(applied func(PatchID) bool) (all []problem.Diag
 	for _, patches := range pc.filters.objects.All() {
 		seen := map[int]bool{}
 		for _, p := range patches {
-			if seen[p.Index] || applied(p.PatchID) {
+			name := p.Match.GetListener().GetName()
+			unredirected := strings.HasPrefix(name, "inbound_") || strings.HasPrefix(name, "127.0.0.1_") // no class of Classes is
+			if seen[p.Index] || unredirected || applied(p.PatchID) {
 				continue
 			}
 			seen[p.Index] = true

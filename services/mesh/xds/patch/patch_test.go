@@ -291,7 +291,7 @@ func TestPushes(t *testing.T) {
 		return filter("shop", "f", "", `{applyTo: CLUSTER, match: {context: SIDECAR_OUTBOUND, cluster: {service: api.example, portNumber: 80}}, patch: {operation: MERGE, value: {connect_timeout: `+timeout+`}}}
 {applyTo: HTTP_FILTER, match: {context: SIDECAR_OUTBOUND, listener: {name: 0.0.0.0_80, filterChain: {filter: {name: `+hcm+`}}}}, patch: {operation: INSERT_FIRST, value: `+httpMark+`}}`)
 	}
-	other := strings.ReplaceAll(mesh[:strings.Index(mesh, "---")], "api", "db")
+	other := strings.NewReplacer("api.example", "db.example", "name: api", "name: db").Replace(mesh[:strings.Index(mesh, "---")])
 	w := meshtest.World(t, meshtest.YAML(t, mesh+"---\n"+other+patch("2s"))...)
 	pc := index.NewPushContext(w)
 	catalog := xds.NewCatalog(pc)
