@@ -81,7 +81,7 @@ func (g *Gate) Build(w *world.World, changed []ident.Key) (problems []problem.Di
 			g.problems = next.Diagnostics()
 		}
 	}
-	return slices.Concat(g.problems, g.all.Diagnostics()), nil
+	return slices.Concat(g.problems, g.all.Diagnostics(), g.pc.Unapplied(g.all.Applied)), nil
 }
 
 // choose makes the catalog retain the classes that stand for all proxies.

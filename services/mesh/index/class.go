@@ -61,8 +61,10 @@ type CDSClass struct {
 	// AutoPassthrough: a Gateway of the router forwards connections by the names of
 	// clusters (GW-11).
 	AutoPassthrough bool `json:",omitempty"`
-	Raw             SelectorSet
-	Release         string // set only if something is quarantined for it; the same in the other types
+	// Filters are the selections of EnvoyFilters with patches for this type that matched.
+	Filters SelectorSet `json:",omitempty"`
+	Raw     SelectorSet
+	Release string // set only if something is quarantined for it; the same in the other types
 }
 
 // EDSClass holds what ClusterLoadAssignments depend on.
@@ -122,8 +124,10 @@ type LDSClass struct {
 	// ServiceName is the proxy's node.cluster, which names its service in traces. Set only if
 	// it has a tracer that wants the name.
 	ServiceName string `json:",omitempty"`
-	Raw         SelectorSet
-	Release     string
+	// Filters as in CDSClass.
+	Filters SelectorSet `json:",omitempty"`
+	Raw     SelectorSet
+	Release string
 }
 
 // RDSClass holds what RouteConfigurations depend on.
@@ -145,8 +149,10 @@ type RDSClass struct {
 	// LargeRegexes: the Envoy takes regular expressions that a stock one refuses.
 	// Set only if there are some.
 	LargeRegexes bool
-	Raw          SelectorSet
-	Release      string
+	// Filters as in CDSClass.
+	Filters SelectorSet `json:",omitempty"`
+	Raw     SelectorSet
+	Release string
 }
 
 // SDSClass holds what Secrets depend on. Its zero value is the class of proxies that have
@@ -190,7 +196,9 @@ type ECDSClass struct {
 	// PrincipalNames: the proxy does not have the matcher of verified certificates
 	// (proxy.MTLSAuthenticated), so rules use the one for names of principals (POL-4).
 	PrincipalNames bool `json:",omitempty"`
-	Release        string
+	// Filters as in CDSClass.
+	Filters SelectorSet `json:",omitempty"`
+	Release string
 }
 
 // NDSClass holds what the names that an agent answers by DNS depend on (NDS-1). Its zero
@@ -345,6 +353,9 @@ func (c ProxyClass) String() string {
 	add(c.RDS.Sources)
 	add(c.ECDS.Selected)
 	add(c.LDS.Telemetry)
+	for t := range ident.ResourceTypes {
+		add(c.Filters(t))
+	}
 	for t := range ident.ResourceTypes {
 		add(c.Raw(t))
 	}

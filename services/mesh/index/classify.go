@@ -86,6 +86,7 @@ func classify(pc *PushContext, p *proxy.Proxy) ProxyClass {
 			c.LDS.ServiceName = p.Cluster
 		}
 	}
+	c.setFilters(&pc.filters, client, func(o *chooser) bool { return o.matches(p, pc.settings.rootNamespace) })
 	switch {
 	case client == ClientGRPC:
 	case slices.Contains(pc.settings.trustDomains, p.Identity.TrustDomain):
@@ -197,6 +198,8 @@ func (pc *PushContext) HasLargeRegexes() bool { return pc.virtualServices.large 
 //   - routers and sidecars for each selector of policies, and gRPC servers where the
 //     selector's namespace has a port for gRPC;
 //   - sidecars for each selector of Telemetries;
+//   - sidecars and routers for each selection of EnvoyFilters, and for each selector of
+//     Gateways that goes with it;
 //   - a sidecar that matches every source;
 //   - a sidecar and a gRPC server whose workload has ports of all kinds;
 //   - sidecars and gRPC clients of each cluster and network;
@@ -232,6 +235,7 @@ func (pc *PushContext) Classes() []ProxyClass {
 	pc.routerClasses(add)
 	pc.policyClasses(add)
 	pc.telemetryClasses(add)
+	pc.filterClasses(add)
 	every := pc.classOf(ClientSidecar, "")
 	anyone := func(*sourceMatch) bool { return true }
 	every.LDS.Sources, every.RDS.Sources = pc.virtualServices.sourcesOf(ident.LDS, anyone), pc.virtualServices.sourcesOf(ident.RDS, anyone)

@@ -37,6 +37,7 @@ type PushContext struct {
 	policies        policyIndex
 	peers           peerIndex
 	telemetry       telemetryIndex
+	filters         filterIndex
 	grants          grantIndex
 	networks        networkIndex
 	problems        table.Table[about, []problem.Diagnostic]
@@ -46,7 +47,7 @@ type PushContext struct {
 var indexedKinds = []string{
 	resourceKind, world.ServiceKind, serviceEntryKind, world.EndpointsKind, workloadEntryKind, world.WorkloadKind,
 	virtualServiceKind, destinationRuleKind, gatewayKind, authorizationKind, requestsKind, peersKind, world.NodeKind, world.NamespaceKind, meshNetworksKind,
-	secretKind, configMapKind, trustBundleKind, jwksKind, grantKind, telemetryKind,
+	secretKind, configMapKind, trustBundleKind, jwksKind, grantKind, telemetryKind, envoyFilterKind,
 }
 
 // NewPushContext indexes the whole world.
@@ -149,6 +150,7 @@ func (pc *PushContext) next(w *world.World, changed []ident.Key) (*PushContext, 
 	next.policies = pc.policies.next(t, slices.Concat(changes[authorizationKind], changes[requestsKind]))
 	next.peers = pc.peers.next(t, changes[peersKind])
 	next.telemetry = pc.telemetry.next(t, changes[telemetryKind])
+	next.filters = pc.filters.next(t, changes[envoyFilterKind])
 	next.grants = pc.grants.next(t, changes[grantKind])
 	t.credentials(changes)
 	t.tokenKeys(w, changes)

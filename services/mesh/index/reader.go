@@ -95,6 +95,9 @@ const (
 	InputGrants
 	// InputTelemetry: the Telemetries of namespace A.
 	InputTelemetry
+	// InputEnvoyFilter: the patches of the selection A at the place B, with the kind of client
+	// and the type.
+	InputEnvoyFilter
 )
 
 // Compare orders inputs.
@@ -119,6 +122,8 @@ type Reader struct {
 	inputs map[Input]struct{}
 	last   Input // recorded last
 	view   string
+
+	applied map[PatchID]struct{} // of EnvoyFilters
 }
 
 // Read returns a Reader that has read nothing.

@@ -86,7 +86,10 @@ var table = []*Kind{
 	// They have no effect yet.
 	of[networking.WorkloadGroup](Kind{Group: networkingGroup, Versions: networkingAll, Namespaced: true}),
 	of[networking.Sidecar](Kind{Group: networkingGroup, Versions: networkingAll, Namespaced: true}),
-	of[networking.EnvoyFilter](Kind{Group: networkingGroup, Versions: []string{"v1alpha3"}, Namespaced: true}),
+	of[networking.EnvoyFilter](Kind{
+		Group: networkingGroup, Versions: []string{"v1alpha3"}, Namespaced: true, Meaning: Served,
+		validate: validate.EnvoyFilter,
+	}),
 	of[networkingbeta.ProxyConfig](Kind{Group: networkingGroup, Versions: []string{"v1beta1"}, Namespaced: true}),
 	of[security.AuthorizationPolicy](Kind{
 		Group: securityGroup, Versions: securityAll, Namespaced: true, Security: true, Meaning: Served,

@@ -311,6 +311,9 @@ func otherText(s string) string {
 	if n, err := strconv.ParseInt(s, 10, 64); err == nil {
 		return strconv.FormatInt(otherInt(n), 10)
 	}
+	if n, err := strconv.ParseInt(strings.TrimSuffix(s, "s"), 10, 64); err == nil { // a duration in free JSON
+		return strconv.FormatInt(otherInt(n), 10) + "s"
+	}
 	if rest, ok := strings.CutPrefix(s, "*"); ok && rest != "" {
 		return s + "x"
 	}

@@ -30,6 +30,7 @@ type Catalog struct {
 	unnamed  []*name // may have no pieces left
 	readers  map[index.Input]map[*reading]struct{}
 	problems problems
+	applied  map[index.PatchID]int // how many parts a patch of an EnvoyFilter matches
 	pool     pool
 	empty    *Set
 	ids      ids
@@ -82,7 +83,7 @@ func newCatalog(pc *index.PushContext, parts partsFunc) *Catalog {
 		pc: pc, generate: parts, empty: &Set{},
 		classes: map[classKey]*class{}, lists: map[listKey]*list{}, parts: map[partKey]*part{},
 		names: map[nameKey]*name{}, readers: map[index.Input]map[*reading]struct{}{},
-		problems: problems{count: map[problem.Diagnostic]int{}},
+		problems: problems{count: map[problem.Diagnostic]int{}}, applied: map[index.PatchID]int{},
 	}
 	for t := range ident.ResourceTypes {
 		c.pool.sets.of(typeSum{t: t}, func() *Set { return c.empty })
@@ -167,6 +168,22 @@ func (c *Catalog) Size() int { return len(c.parts) }
 // Diagnostics returns the problems of the classes in use; sorted, each once.
 // The result must not be changed.
 func (c *Catalog) Diagnostics() []problem.Diagnostic { return c.problems.list() }
+
+// Applied reports whether a patch of an EnvoyFilter matches something of the classes in use.
+func (c *Catalog) Applied(p index.PatchID) bool { return c.applied[p] > 0 }
+
+// matched replaces the patches that a part applies.
+func (c *Catalog) matched(p *part, now map[index.PatchID]struct{}) {
+	for id := range now {
+		c.applied[id]++
+	}
+	for id := range p.applied {
+		if c.applied[id]--; c.applied[id] == 0 {
+			delete(c.applied, id)
+		}
+	}
+	p.applied = now
+}
 
 // reread replaces what r has read and found; inputs are sorted.
 func (c *Catalog) reread(r *reading, inputs []index.Input, problems []problem.Diagnostic) {

@@ -24,6 +24,8 @@ type (
 		id     uint32
 		pieces []given
 		lists  int // with this part
+
+		applied map[index.PatchID]struct{} // as in output
 	}
 	// given is a piece that a part contributes to the resource of a name.
 	given struct {
@@ -74,6 +76,7 @@ func (c *Catalog) resource(of nameKey, all []*Encoded, before *Resource) *Resour
 func (c *Catalog) make(p *part) (before []given, differs bool) {
 	out := makePart(c.pc, p.key)
 	c.reread(&p.reading, out.inputs, out.problems)
+	c.matched(p, out.applied)
 	if out.failed || p.gives(out.pieces) { // a part that failed keeps its last pieces
 		return nil, false
 	}
@@ -160,6 +163,7 @@ func (e *edit) part(k partKey) *part {
 func (c *Catalog) dropPart(p *part) {
 	delete(c.parts, p.key)
 	c.reread(&p.reading, nil, nil)
+	c.matched(p, nil)
 	c.forget(p, p.pieces)
 	c.ids.give(p.id)
 }

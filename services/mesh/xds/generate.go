@@ -10,6 +10,7 @@ import (
 	"meshlog.dev/services/mesh/xds/cluster"
 	"meshlog.dev/services/mesh/xds/listener"
 	"meshlog.dev/services/mesh/xds/nametable"
+	"meshlog.dev/services/mesh/xds/patch"
 	"meshlog.dev/services/mesh/xds/piece"
 	"meshlog.dev/services/mesh/xds/policy"
 	"meshlog.dev/services/mesh/xds/route"
@@ -38,11 +39,12 @@ func partsOf(r *index.Reader, class index.ProxyClass, t ident.ResourceType) []pi
 	case ident.NDS:
 		parts = nametable.Parts(r, class.NDS)
 	}
+	parts, added, others := patch.Parts(kindOfClient(class, t), t, class.Filters(t), parts)
 	raw, own := rawParts(r, t, class.Raw(t))
 	if t == ident.LDS && class.LDS.Client == index.ClientRouter {
-		return slices.Concat(raw, parts, own) // the listeners of Gateways come before own ones (POL-17)
+		return slices.Concat(raw, added, parts, own, others) // the listeners of Gateways come before own ones (POL-17)
 	}
-	return slices.Concat(raw, own, parts)
+	return slices.Concat(raw, own, added, others, parts)
 }
 
 // rawPart is a raw resource, served with the bytes from the log.

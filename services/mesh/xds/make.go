@@ -29,6 +29,7 @@ type output struct {
 	pieces   []made
 	inputs   []index.Input // what was read, sorted
 	problems []problem.Diagnostic
+	applied  map[index.PatchID]struct{} // patches of EnvoyFilters that matched something
 	// failed: making it panicked, so its pieces are unknown.
 	failed bool
 }
@@ -59,7 +60,7 @@ func makePart(pc *index.PushContext, k partKey) (out output) {
 		}
 	}()
 	pieces, problems := k.part.Make(r)
-	out = output{inputs: r.Inputs(), problems: problems, pieces: make([]made, 0, len(pieces))}
+	out = output{inputs: r.Inputs(), problems: problems, applied: r.AppliedPatches(), pieces: make([]made, 0, len(pieces))}
 	// All expressions of routes are written in VirtualServices.
 	stock := pc.HasLargeRegexes() && !k.large && k.client != index.ClientGRPC
 	for _, one := range pieces {

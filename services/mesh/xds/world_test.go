@@ -137,7 +137,7 @@ func TestKeptIsGenerated(t *testing.T) {
 				t.Errorf("seed %d, step %d: %v", seed, step, err)
 			}
 			for _, d := range k.Diagnostics() {
-				if d.Code == "refused" || d.Code == "internal" {
+				if d.Code == "refused" && d.Key.Kind != "EnvoyFilter" || d.Code == "internal" { // a refused patch is left out
 					t.Errorf("seed %d, step %d: a resource is generated but not served: %+v", seed, step, d)
 				}
 			}

@@ -125,7 +125,7 @@ func (s *stage) diagnostics() []byte {
 			catalog.Set(class, t)
 		}
 	}
-	all = append(all, catalog.Diagnostics()...)
+	all = append(append(all, catalog.Diagnostics()...), s.pc.Unapplied(catalog.Applied)...)
 	for _, ds := range s.origins {
 		all = append(all, ds...)
 	}
