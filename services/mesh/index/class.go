@@ -117,8 +117,11 @@ type LDSClass struct {
 	// Telemetry are the selectors of Telemetries of the proxy's namespace that matched, with
 	// the namespace: the argument of Reader.Telemetry.
 	Telemetry SelectorSet `json:",omitempty"`
-	Raw       SelectorSet
-	Release   string
+	// Outbound is the Sidecar that says where calls to unknown hosts go; empty: the
+	// MeshConfig does.
+	Outbound string `json:",omitempty"`
+	Raw      SelectorSet
+	Release  string
 }
 
 // RDSClass holds what RouteConfigurations depend on.
@@ -138,8 +141,10 @@ type RDSClass struct {
 	// LargeRegexes: the Envoy takes regular expressions that a stock one refuses.
 	// Set only if there are some.
 	LargeRegexes bool
-	Raw          SelectorSet
-	Release      string
+	// Outbound as in LDSClass.
+	Outbound string `json:",omitempty"`
+	Raw      SelectorSet
+	Release  string
 }
 
 // SDSClass holds what Secrets depend on. Its zero value is the class of proxies that have
@@ -177,8 +182,10 @@ type ECDSClass struct {
 	Services string `json:",omitempty"`
 	// Fetches: the proxy fetches keys of token issuers, from clusters of this scope
 	// (POL-13).
-	Fetches bool  `json:",omitempty"`
-	Scope   Scope `json:",omitzero"` // Services, Rules
+	Fetches bool `json:",omitempty"`
+	// Scope has Services, Rules and Imports; without Fetches Imports only, if an authorizer
+	// is asked.
+	Scope Scope `json:",omitzero"`
 	// PrincipalNames: the proxy does not have the matcher of verified certificates
 	// (proxy.MTLSAuthenticated), so rules use the one for names of principals (POL-4).
 	PrincipalNames bool `json:",omitempty"`
@@ -298,6 +305,9 @@ func (c ProxyClass) String() string {
 		if scope != "" && !slices.Contains(words, scope) {
 			words = append(words, scope)
 		}
+	}
+	if c.CDS.Scope.Imports != "" {
+		words = append(words, "with Sidecar "+c.CDS.Scope.Imports)
 	}
 	for _, where := range []string{cmp.Or(c.EDS.View.Cluster, c.LDS.Cluster, c.RDS.Cluster), c.EDS.View.Network} {
 		if where != "" {

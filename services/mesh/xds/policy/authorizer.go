@@ -113,6 +113,9 @@ func serviceOf(r *index.Reader, namespace, host string, from caller, named strin
 			advice = "write NAMESPACE/" + host + " into the provider"
 		}
 		return nil, fmt.Sprintf("the namespaces %s have a service %s", strings.Join(names, ", "), host), advice
+	case seen == nil && from.services.Imports != "":
+		sidecar, _, _ := strings.Cut(from.services.Imports, " ")
+		return nil, fmt.Sprintf("the egress hosts of Sidecar %s do not import %s/%s", sidecar, all[0].Namespace, host), "add the host to them"
 	case seen == nil:
 		return nil, fmt.Sprintf("the service %s/%s is not exported to %s", all[0].Namespace, host, from.sees()), "export it to them"
 	case seen.ServiceID != all[0].ServiceID:

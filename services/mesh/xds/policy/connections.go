@@ -23,7 +23,7 @@ func OfConnections(class index.LDSClass) Connections {
 	if class.Policies == "" {
 		return Connections{}
 	}
-	return Connections{class.Policies, class.PrincipalNames, caller{class.Scope.Services, class.Client == index.ClientRouter}}
+	return Connections{class.Policies, class.PrincipalNames, caller{index.Scope{Services: class.Scope.Services, Imports: class.Scope.Imports}, class.Client == index.ClientRouter}}
 }
 
 // Filters returns the network filters that enforce the policies, in the order in which

@@ -84,16 +84,20 @@ func customTCP(r *index.Reader, policies []world.Object, match *networkv3.RBAC, 
 
 // caller is what proxies that ask an authorizer have in common.
 type caller struct {
-	services string // the scope in which they see services
+	services index.Scope // in which they see services: Services or Imports
 	router   bool
 }
 
 // sees names the proxies for people.
 func (c caller) sees() string {
-	if c.services == "" {
+	switch {
+	case c.services.Imports != "":
+		_, home, _ := strings.Cut(c.services.Imports, " ")
+		return "namespace " + home
+	case c.services.Services == "":
 		return "all namespaces"
 	}
-	return "namespace " + c.services
+	return "namespace " + c.services.Services
 }
 
 // authorizer is an external authorizer as proxies can ask it.

@@ -23,11 +23,11 @@ func Parts(_ *index.Reader, class index.ECDSClass) []piece.Part {
 		s := slot{name: name, selected: class.Selected, principalNames: class.PrincipalNames}
 		switch {
 		case name == Custom:
-			s.from = caller{class.Services, class.Client == index.ClientRouter}
+			s.from = caller{index.Scope{Services: class.Services, Imports: class.Scope.Imports}, class.Client == index.ClientRouter}
 		case name == JWT:
 			s.router = class.Client == index.ClientRouter
 			if class.Fetches {
-				s.from, s.scope = caller{class.Scope.Services, s.router}, class.Scope
+				s.from, s.scope = caller{index.Scope{Services: class.Scope.Services, Imports: class.Scope.Imports}, s.router}, class.Scope
 			}
 		}
 		parts[i] = s
