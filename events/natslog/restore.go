@@ -7,6 +7,7 @@ import (
 	"iter"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -47,9 +48,24 @@ func Restore(ctx context.Context, nc *nats.Conn, o StreamOptions, first uint64, 
 type restorer struct {
 	js       jetstream.JetStream
 	domain   string
-	underWay []jetstream.PubAckFuture // oldest first
-	settled  uint64                   // Seq of the last durable record
+	underWay []sent // oldest first
+	settled  uint64 // Seq of the last durable record
+	refusals int    // of the record after settled
 }
+
+// sent is a record on its way to the server.
+type sent struct {
+	msg *nats.Msg
+	ack jetstream.PubAckFuture
+}
+
+const (
+	// maxRefusals bounds how often a record is sent again.
+	maxRefusals = 5
+	// applyInterval is the time between two questions whether the leader has applied
+	// all records.
+	applyInterval = 20 * time.Millisecond
+)
 
 func (r *restorer) create(ctx context.Context, config jetstream.StreamConfig, first uint64) error {
 	if first > 1 {
@@ -87,11 +103,11 @@ func (r *restorer) publish(ctx context.Context, records iter.Seq2[events.Raw, er
 		if refusal := rec.Refusal(); refusal != "" {
 			msg.Header.Set(refusedHeader, headerText(refusal))
 		}
-		future, err := r.js.PublishMsgAsync(msg, jetstream.WithStallWait(jsapi.Timeout))
+		ack, err := r.js.PublishMsgAsync(msg, jetstream.WithStallWait(jsapi.Timeout))
 		if err != nil {
 			return fmt.Errorf("record %d: %w", rec.Seq, refusal(err))
 		}
-		r.underWay = append(r.underWay, future)
+		r.underWay = append(r.underWay, sent{msg, ack})
 		next++
 	}
 	for len(r.underWay) > 0 {
@@ -115,16 +131,72 @@ func headerText(s string) string {
 // settle waits for the oldest record under way.
 func (r *restorer) settle(ctx context.Context) error {
 	seq := r.settled + 1
-	select {
-	case ack := <-r.underWay[0].Ok():
-		if ack.Sequence != seq {
-			return fmt.Errorf("record %d got sequence %d", seq, ack.Sequence)
-		}
-	case err := <-r.underWay[0].Err():
+	ack, err := r.underWay[0].wait(ctx)
+	switch {
+	case err != nil && jsapi.IsConflict(err) && r.refusals < maxRefusals:
+		r.refusals++
+		return r.resend(ctx)
+	case err != nil:
 		return fmt.Errorf("record %d: %w", seq, refusal(err))
-	case <-ctx.Done():
-		return ctx.Err()
+	case ack.Sequence != seq:
+		return fmt.Errorf("record %d got sequence %d", seq, ack.Sequence)
 	}
-	r.underWay, r.settled = r.underWay[1:], seq
+	r.underWay, r.settled, r.refusals = r.underWay[1:], seq, 0
 	return nil
+}
+
+func (s sent) wait(ctx context.Context) (*jetstream.PubAck, error) {
+	select {
+	case ack := <-s.ack.Ok():
+		return ack, nil
+	case err := <-s.ack.Err():
+		return nil, err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// resend sends all records under way again, of which the server refused the oldest:
+// one of three servers that has just become the leader compares a fence with the
+// records that it has applied, and these may be fewer than those that it has.
+func (r *restorer) resend(ctx context.Context) error {
+	for _, s := range r.underWay[1:] {
+		if _, err := s.wait(ctx); ctx.Err() != nil {
+			return err
+		}
+	}
+	if err := r.applied(ctx); err != nil {
+		return err
+	}
+	for i, s := range r.underWay {
+		ack, err := r.js.PublishMsgAsync(s.msg, jetstream.WithStallWait(jsapi.Timeout))
+		if err != nil {
+			return fmt.Errorf("record %d: %w", r.settled+1+uint64(i), refusal(err))
+		}
+		r.underWay[i].ack = ack
+	}
+	return nil
+}
+
+// applied waits until the leader has applied all settled records.
+func (r *restorer) applied(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, jsapi.Timeout)
+	defer cancel()
+	for {
+		stream, err := r.js.Stream(ctx, Stream)
+		if err != nil {
+			return fmt.Errorf("record %d was refused: %w", r.settled+1, err)
+		}
+		switch last := stream.CachedInfo().State.LastSeq; {
+		case last > r.settled:
+			return fmt.Errorf("record %d was refused: another writer appended record %d", r.settled+1, last)
+		case last == r.settled:
+			return nil
+		}
+		select {
+		case <-time.After(applyInterval):
+		case <-ctx.Done():
+			return fmt.Errorf("record %d was refused: the leader of %s does not reach record %d: %w", r.settled+1, Stream, r.settled, ctx.Err())
+		}
+	}
 }

@@ -85,7 +85,7 @@ func TestReview(t *testing.T) {
 		"an unknown field": {request(t, admissionv1.Create, "", object(vs, "VirtualService", unknown)), []string{`spec.httpp: unknown field "httpp"`, "; to do: "}, ""},
 		"what Envoy refuses": {request(t, admissionv1.Create, "", object(vs, "VirtualService",
 			"  hosts: [a]\n  http: [{match: [{uri: {regex: \"(\"}}], redirect: {uri: /}}]\n")), []string{"spec.http[0].match[0].uri"}, ""},
-		"no effect yet":      {request(t, admissionv1.Create, "", object("telemetry.istio.io/v1", "Telemetry", "  {}\n")), nil, "has no effect yet"},
+		"no effect yet":      {request(t, admissionv1.Create, "", object("networking.istio.io/v1", "WorkloadGroup", "  template: {}\n")), nil, "has no effect yet"},
 		"a delete":           {request: request(t, admissionv1.Delete, object(vs, "VirtualService", bad), "")},
 		"it becomes invalid": {request(t, admissionv1.Update, object(vs, "VirtualService", good), object(vs, "VirtualService", bad)), []string{"spec.http[0].timeout"}, ""},
 		"it stays invalid":   {request(t, admissionv1.Update, object(vs, "VirtualService", bad), object(vs, "VirtualService", worse)), []string{"spec.http[0].timeout"}, ""},

@@ -259,13 +259,24 @@ func (a *attackRig) form(path string, headers map[string]string) (token, cookie 
 	return found[1], c.Value
 }
 
+// last returns the position of the last record that is no Alive: the watcher of the
+// files appends one every 10 seconds.
 func (a *attackRig) last(ctx context.Context) uint64 {
 	a.Helper()
 	b, err := a.log.Bounds(ctx)
 	if err != nil {
 		a.Fatal(err)
 	}
-	return b.Last
+	for seq := b.Last; seq >= b.First; seq-- {
+		r, err := a.log.Get(ctx, seq)
+		if err != nil {
+			a.Fatal(err)
+		}
+		if _, beat := r.Event.Body.(*events.Alive); !beat {
+			return seq
+		}
+	}
+	return 0
 }
 
 // Requests that must change nothing, whatever they bring.

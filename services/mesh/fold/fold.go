@@ -255,7 +255,7 @@ func (f *Fold) Diagnostics() []problem.Diagnostic {
 	for _, e := range f.troubled {
 		all = append(all, e.diagnostics()...)
 	}
-	all = append(all, f.withholdings()...)
+	all = append(all, f.Withheld(func(ident.Key) bool { return true })...)
 	all = append(all, f.stoppages()...)
 	slices.SortFunc(all, problem.Diagnostic.Compare)
 	return all

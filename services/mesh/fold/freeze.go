@@ -80,22 +80,22 @@ func (f *Fold) sortedOverlays() []*overlay {
 // maxNamed is how many objects a Diagnostic names.
 const maxNamed = 3
 
-// withholdings returns, for each word of an operator, a Diagnostic about the objects whose
-// sources offer something else than what is served because of it.
-func (f *Fold) withholdings() (all []problem.Diagnostic) {
+// Withheld returns, for each word of an operator, a Diagnostic about those of the objects
+// whose sources offer something else than what is served because of it.
+func (f *Fold) Withheld(of func(ident.Key) bool) (all []problem.Diagnostic) {
 	for _, o := range f.sortedOverlays() {
 		if o.Kind != ident.Rollback && o.Kind != ident.Freeze {
 			continue
 		}
 		var keys []ident.Key
 		for k, v := range o.values {
-			if v.Base != f.offeredHash(k) && !f.unread(k) {
+			if of(k) && v.Base != f.offeredHash(k) && !f.unread(k) {
 				keys = append(keys, k)
 			}
 		}
 		if o.Scope != nil {
 			for k := range f.withheld {
-				if _, twice := o.values[k]; !twice && o.Scope.Covers(k, f.judge.Configures(k.Kind)) {
+				if _, twice := o.values[k]; !twice && of(k) && o.Scope.Covers(k, f.judge.Configures(k.Kind)) {
 					keys = append(keys, k)
 				}
 			}

@@ -198,3 +198,36 @@ func (r *rig) same(t *testing.T, w *Warm, q func() *Question) {
 		t.Errorf("problems: %v, anew %v", problems, wanted)
 	}
 }
+
+// A change that a freeze or a rollback withholds changes nothing, and the answer names the
+// operator's act.
+func TestWithheld(t *testing.T) {
+	r := &rig{T: t, log: memlog.New(time.Now)}
+	r.append(command.NewEvent("test", &events.Segment{Epoch: 1, Build: "A"}))
+	r.apply(entry("s0", "10.0.0.1") + route("s0", "1s"))
+	ask := func(want string, named ...string) {
+		t.Helper()
+		q := &Question{Documents: documents(route("s0", "9s")), As: api}
+		v, _, err := (&Warm{}).Ask(t.Context(), r.past(), q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := v.Summary(); got != want {
+			t.Errorf("the summary is %q, want %q", got, want)
+		}
+		text := fmt.Sprint(v.Problems)
+		for _, n := range named {
+			if !strings.Contains(text, n) {
+				t.Errorf("the problems are %s, want %q in them", text, n)
+			}
+		}
+		if len(named) == 0 && len(v.Problems) > 0 {
+			t.Errorf("the problems are %s, want none", text)
+		}
+	}
+	ask("1 object would differ.")
+	r.append(command.NewEvent("test", &events.Overlay{ID: "freeze-1", Kind: ident.Freeze, Reason: "night", Scope: &ident.Scope{Shard: api}}))
+	ask("Nothing would change: an operator keeps what the sources offer from being served.", "withheld", "freeze-1", "VirtualService demo/s0", "meshlog release freeze-1")
+	r.append(command.NewEvent("test", &events.Overlay{ID: "freeze-1", Remove: true}))
+	ask("1 object would differ.")
+}

@@ -100,7 +100,7 @@ type Question struct {
 // Ask judges a draft, as the mesh would after the last record of the log. problems are those of
 // the objects of the draft: with an error among them, it was not judged further.
 func (g *Ground) Ask(q *Question) (v *View, problems []problem.Diagnostic, err error) {
-	w := &whatIf{Ground: g, Question: q, next: g.fold.Clone(), view: newView()}
+	w := &whatIf{Ground: g, Question: q, next: g.fold.Clone(), keys: map[ident.Key]bool{}, view: newView()}
 	w.view.Position = g.fold.Position()
 	w.view.add(q.Documents.Problems)
 	if problems, err = w.change(); err != nil || Failed(problems) {
@@ -113,7 +113,8 @@ func (g *Ground) Ask(q *Question) (v *View, problems []problem.Diagnostic, err e
 type whatIf struct {
 	*Ground
 	*Question
-	next *fold.Fold // with the draft
+	next *fold.Fold         // with the draft
+	keys map[ident.Key]bool // of the draft
 	rows []world.RowChange
 	view *View
 }
@@ -123,6 +124,7 @@ func (w *whatIf) change() (problems []problem.Diagnostic, err error) {
 	byShard := map[ident.Shard][]*Item{}
 	for _, i := range w.Documents.Items {
 		i.take(w.shardOf(i.Key))
+		w.keys[i.Key] = true
 		byShard[i.Key.Shard()] = append(byShard[i.Key.Shard()], i)
 	}
 	deletes, err := w.deleted()
@@ -130,6 +132,7 @@ func (w *whatIf) change() (problems []problem.Diagnostic, err error) {
 		return nil, err
 	}
 	for _, k := range deletes {
+		w.keys[k] = true
 		if _, ok := byShard[k.Shard()]; !ok {
 			byShard[k.Shard()] = nil
 		}
@@ -233,6 +236,9 @@ func (w *whatIf) weigh() error {
 			w.view.Objects = append(w.view.Objects, past.CompareValues(k, values[0], values[1]))
 		}
 	}
+	withheld := w.next.Withheld(func(k ident.Key) bool { return w.keys[k] })
+	w.view.withheld = len(withheld) > 0
+	w.view.Problems = append(w.view.Problems, Diagnostics(withheld)...)
 	hold, err := jury.Guard(w.next, w.world.Policy().Guard, w.view.Position, w.content, w.delta())
 	if err != nil {
 		return err

@@ -26,7 +26,8 @@ type View struct {
 	Staged   string               `json:"staged,omitempty"`
 	Problems []command.Diagnostic `json:"problems"`
 
-	failed bool // an object is invalid: the change was not judged
+	failed   bool // an object is invalid: the change was not judged
+	withheld bool // an operator keeps the change from being served, or a part of it
 }
 
 // NewView returns a view of problems alone, of documents that were not judged further.
@@ -87,7 +88,11 @@ func (v *View) Summary() string {
 	if v.failed {
 		return "The change was not judged: an object is invalid."
 	}
-	if len(v.Objects)+len(v.Classes) == 0 {
+	switch {
+	case v.Changes():
+	case v.withheld:
+		return "Nothing would change: an operator keeps what the sources offer from being served."
+	default:
 		return "Nothing would change."
 	}
 	text := command.Plural(len(v.Objects), "object would differ", "objects would differ")
