@@ -55,6 +55,10 @@ type CDSClass struct {
 	Scope  Scope // Services, Rules
 	// Inbound are a sidecar's clusters for its own workload.
 	Inbound InboundClusters `json:",omitempty"`
+	// Ingress is the Sidecar that says something about the workload; Address the workload's,
+	// set only if a cluster has it.
+	Ingress string `json:",omitempty"`
+	Address string `json:",omitempty"`
 	// Certificates is where the client has its certificate of the mesh from. Set only if
 	// there is mutual TLS of the mesh.
 	Certificates proxy.Certificates `json:",omitzero"`
@@ -117,6 +121,8 @@ type LDSClass struct {
 	// Telemetry are the selectors of Telemetries of the proxy's namespace that matched, with
 	// the namespace: the argument of Reader.Telemetry.
 	Telemetry SelectorSet `json:",omitempty"`
+	// Ingress as in CDSClass.
+	Ingress string `json:",omitempty"`
 	// Outbound is the Sidecar that says where calls to unknown hosts go; empty: the
 	// MeshConfig does.
 	Outbound string `json:",omitempty"`
@@ -165,7 +171,9 @@ type SDSClass struct {
 	Namespace string
 	// Certificates are the files that a proxy names as its certificate of the mesh.
 	Certificates proxy.Certificates `json:",omitzero"`
-	Release      string
+	// Ingress is the Sidecar that has the proxy end TLS with files.
+	Ingress string `json:",omitempty"`
+	Release string
 }
 
 // ECDSClass holds what the filters of policies depend on. Its zero value is the class of

@@ -97,6 +97,11 @@ func classify(pc *PushContext, p *proxy.Proxy) ProxyClass {
 	if from := p.Certificates(); from.Chain != "" && (c.LDS.Certificates == from || c.CDS.Certificates == from) {
 		c.SDS.Certificates = from // as above
 	}
+	if client == ClientSidecar && c.LDS.Ingress != "" {
+		if s := pc.sidecars.of(pc.settings.rootNamespace, p.Namespace, p.Labels); s.endsTLS() {
+			c.SDS.Ingress = c.LDS.Ingress
+		}
+	}
 	if client != ClientGRPC && p.WantsNames() {
 		c.answerNames()
 	}

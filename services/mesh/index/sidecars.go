@@ -1,6 +1,7 @@
 package index
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -37,6 +38,8 @@ type Sidecar struct {
 type traits struct {
 	narrow   bool // it does not import all that a proxy sees, or has listeners of its own
 	outbound bool // it says where calls to unknown hosts go
+	// ingress is what it says about the workload itself, as far as classes depend on it.
+	ingress string
 }
 
 // MemberKey returns the key of the object.
@@ -53,7 +56,7 @@ func newSidecar(o *world.Object) *Sidecar {
 		s.imports = append(s.imports, newImports(e))
 		s.narrow = s.narrow || i > 0 || !s.imports[i].everything() || e.GetPort() != nil || e.GetBind() != "" || e.GetCaptureMode() != networking.CaptureMode_DEFAULT
 	}
-	s.outbound = m.GetOutboundTrafficPolicy() != nil
+	s.outbound, s.ingress = m.GetOutboundTrafficPolicy() != nil, ingressTraits(m)
 	return s
 }
 
@@ -201,10 +204,35 @@ func (pc *PushContext) sidecarClasses(add func(ProxyClass)) {
 					c.anyInbound()
 				}
 				c.setSidecar(s, namespace)
+				if client == ClientSidecar { // whose authorizers it must import
+					c.setPolicies(pc, &proxy.Proxy{Type: proxy.Sidecar, Namespace: namespace, Labels: s.labels}, client)
+				}
+				if client == ClientSidecar && s.ingress != "" {
+					pc.anyIngress(&c, s, pc.peers.modes(pc.settings.rootNamespace, namespace, s.labels))
+				}
 				add(c)
+				if client == ClientSidecar && s.endsTLS() { // which it does with this mode only
+					pc.anyIngress(&c, s, PeerModes{Default: PeerDisable})
+					add(c)
+				}
 			}
 		}
 	}
+}
+
+// anyIngress sets a workload that has the ports of the ingress of a Sidecar in some modes.
+func (pc *PushContext) anyIngress(c *ProxyClass, s *Sidecar, modes PeerModes) {
+	c.takeIngress(s)
+	if len(s.Spec.GetIngress()) == 0 {
+		return
+	}
+	if s.endsTLS() {
+		c.SDS.Ingress = c.LDS.Ingress
+	}
+	ports := s.ingressPorts(nil, modes)
+	slices.SortStableFunc(ports, func(a, b InboundPort) int { return cmp.Compare(a.Port, b.Port) })
+	c.LDS.Inbound = newInbound(modes.Default, ports)
+	c.CDS.Inbound = c.LDS.Inbound.Clusters(false)
 }
 
 // Outbound says where calls to unknown hosts go (SC-7, MC-3).

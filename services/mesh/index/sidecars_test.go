@@ -129,113 +129,119 @@ func TestImportsAreSound(t *testing.T) {
 	}
 }
 
+// sees returns the services of a host that a namespace sees, the winner first.
+func (o oracle) sees(host, home string) (all []*index.Service) {
+	r := o.pc.Read()
+	for _, id := range o.pc.ServiceIDs() {
+		if s := r.Service(id); s.Hostname == host && visible(s.ExportTo, nil, id.Namespace, home) {
+			all = append(all, s)
+		}
+	}
+	slices.SortFunc(all, func(a, b *index.Service) int {
+		switch {
+		case a.Kubernetes == b.Kubernetes:
+			return o.order(a.Key, b.Key, a.Created, b.Created)
+		case a.Kubernetes:
+			return -1
+		}
+		return 1
+	})
+	return all
+}
+
+// choose returns the service of a host among some that a namespace imports.
+func (o oracle) choose(host, home string, among func(*index.Service) bool) *index.Service {
+	var found *index.Service
+	all := o.sees(host, home)
+	for _, s := range all {
+		if s.Key.Source == all[0].Key.Source && among(s) && (found == nil || s.Namespace == home) {
+			found = s
+		}
+	}
+	if found == nil || found.AliasOf == "" {
+		return found
+	}
+	for _, s := range o.pc.Read().Services(o.pc.Scope(home)) {
+		if slices.Contains(s.Aliases, host) {
+			return s
+		}
+	}
+	return nil
+}
+
+// listed reports whether entries of hosts name a host of a namespace. without: those with ~.
+// both: an entry may be narrower than the host.
+func listed(hosts []string, home, namespace, host string, without, both bool) bool {
+	covers := func(pattern, host string) bool { // every host of host is one of pattern
+		return pattern == host || strings.HasPrefix(pattern, "*") && strings.HasSuffix(strings.TrimPrefix(host, "*"), pattern[1:])
+	}
+	for _, h := range hosts {
+		ns, pattern, _ := strings.Cut(h, "/")
+		if strings.HasPrefix(ns, "~") != without {
+			continue
+		}
+		if ns == "~" {
+			ns = "*"
+		}
+		ns = strings.TrimPrefix(ns, "~")
+		if ns == "." {
+			ns = home
+		}
+		if (ns == "*" || ns == namespace) && (covers(pattern, host) || both && covers(host, pattern)) {
+			return true
+		}
+	}
+	return false
+}
+
+// routes returns the VirtualServices that a listener imports.
+func (o oracle) routes(e *networking.IstioEgressListener, home string) (names []string) {
+	for _, name := range o.virtualServices(home, "mesh") {
+		for x := range o.world.Objects("VirtualService") {
+			if x.Key.String() != name {
+				continue
+			}
+			if slices.ContainsFunc(x.Message.(*networking.VirtualService).GetHosts(), func(h string) bool {
+				h = hostname.Full(h, x.Key.Namespace, "cluster.local")
+				return listed(e.GetHosts(), home, x.Key.Namespace, h, false, true) && !listed(e.GetHosts(), home, x.Key.Namespace, h, true, false)
+			}) {
+				names = append(names, name)
+			}
+		}
+	}
+	return names
+}
+
 // imports returns the services that a Sidecar imports, and the VirtualServices of each
 // listener.
 func (o oracle) imports(s *networking.Sidecar, home string) (ids []index.ServiceID, routes [][]string) {
-	r := o.pc.Read()
-	sees := func(host string) (all []*index.Service) { // the winner first
-		for _, id := range o.pc.ServiceIDs() {
-			if s := r.Service(id); s.Hostname == host && visible(s.ExportTo, nil, id.Namespace, home) {
-				all = append(all, s)
-			}
-		}
-		slices.SortFunc(all, func(a, b *index.Service) int {
-			if a.Kubernetes != b.Kubernetes && (a.Kubernetes || b.Kubernetes) {
-				if a.Kubernetes {
-					return -1
-				}
-				return 1
-			}
-			return o.order(a.Key, b.Key, a.Created, b.Created)
-		})
-		return all
-	}
-	choose := func(host string, among func(*index.Service) bool) *index.Service {
-		var found *index.Service
-		for i, all := 0, sees(host); i < len(all); i++ {
-			s := all[i]
-			if s.Key.Source == all[0].Key.Source && among(s) && (found == nil || s.Namespace == home) {
-				found = s
-			}
-		}
-		if found == nil || found.AliasOf == "" {
-			return found
-		}
-		for _, s := range r.Services(o.pc.Scope(home)) {
-			if slices.Contains(s.Aliases, host) {
-				return s
-			}
-		}
-		return nil
-	}
 	chosen := map[string]*index.Service{}
 	keep := func(s *index.Service, port uint32) {
-		if s == nil {
+		if s == nil || chosen[s.Hostname] != nil {
 			return
 		}
-		if _, has := s.Port(port); port != 0 && !has {
-			return
-		}
-		if chosen[s.Hostname] == nil {
+		if _, has := s.Port(port); port == 0 || has {
 			chosen[s.Hostname] = s
 		}
 	}
+	hosts := map[string]bool{}
+	for _, id := range o.pc.ServiceIDs() {
+		hosts[id.Hostname] = true
+	}
 	for _, e := range s.GetEgress() {
 		port := e.GetPort().GetNumber()
-		covers := func(pattern, host string) bool { // every host of host is one of pattern
-			return pattern == host || strings.HasPrefix(pattern, "*") && strings.HasSuffix(strings.TrimPrefix(host, "*"), pattern[1:])
-		}
-		listed := func(without bool, namespace, host string, both bool) bool {
-			for _, h := range e.GetHosts() {
-				ns, pattern, _ := strings.Cut(h, "/")
-				if strings.HasPrefix(ns, "~") != without {
-					continue
-				}
-				if ns == "~" {
-					ns = "*"
-				}
-				ns = strings.TrimPrefix(ns, "~")
-				if ns == "." {
-					ns = home
-				}
-				if (ns == "*" || ns == namespace) && (covers(pattern, host) || both && covers(host, pattern)) {
-					return true
-				}
-			}
-			return false
-		}
-		hosts := map[string]bool{}
-		for _, id := range o.pc.ServiceIDs() {
-			hosts[id.Hostname] = true
-		}
 		for _, host := range sorted(hosts) {
-			keep(choose(host, func(s *index.Service) bool {
+			keep(o.choose(host, home, func(s *index.Service) bool {
 				_, has := s.Port(port)
-				return listed(false, s.Namespace, host, false) && !listed(true, s.Namespace, host, false) && (port == 0 || has || s.AliasOf != "")
+				return listed(e.GetHosts(), home, s.Namespace, host, false, false) && !listed(e.GetHosts(), home, s.Namespace, host, true, false) &&
+					(port == 0 || has || s.AliasOf != "")
 			}), port)
 		}
-		var names []string
-		export := func(m *networking.VirtualService) []string { return m.GetExportTo() }
-		byDefault := o.world.MeshConfig().GetDefaultVirtualServiceExportTo()
-		for _, name := range o.virtualServices(home, "mesh") {
-			for x := range o.world.Objects("VirtualService") {
-				m := x.Message.(*networking.VirtualService)
-				if x.Key.String() != name || len(m.GetHosts()) == 0 || !visible(export(m), byDefault, x.Key.Namespace, home) {
-					continue
-				}
-				for _, h := range m.GetHosts() {
-					h = hostname.Full(h, x.Key.Namespace, "cluster.local")
-					if listed(false, x.Key.Namespace, h, true) && !listed(true, x.Key.Namespace, h, false) {
-						names = append(names, name)
-						break
-					}
-				}
-			}
-		}
+		names := o.routes(e, home)
 		routes = append(routes, names)
 		for _, name := range names {
 			for _, d := range o.destinations(name) {
-				s, only := choose(d.GetHost(), func(*index.Service) bool { return true }), port
+				s, only := o.choose(d.GetHost(), home, func(*index.Service) bool { return true }), port
 				if n := d.GetPort().GetNumber(); port != 0 && n != 0 {
 					only = n
 				} else if port != 0 && s != nil && len(s.Ports) == 1 {

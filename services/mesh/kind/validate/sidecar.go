@@ -31,9 +31,6 @@ func Sidecar(m proto.Message) []problem.Diagnostic {
 	c.inboundPool(root.field("inboundConnectionPool"), s.GetInboundConnectionPool())
 	c.egress(s)
 	c.outboundPolicy(root.field("outboundTrafficPolicy"), s.GetOutboundTrafficPolicy())
-	c.noEffect(len(s.GetIngress()) > 0, root.field("ingress"))
-	c.noEffect(s.GetInboundConnectionPool().GetTcp() != nil, root.field("inboundConnectionPool.tcp"))
-	c.noEffect(s.GetInboundConnectionPool().GetHttp() != nil, root.field("inboundConnectionPool.http"))
 	return c.result()
 }
 

@@ -52,7 +52,7 @@ func Clusters(r *index.Reader, class index.CDSClass) []piece.Part {
 	case class.Client == index.ClientSidecar:
 		parts = append(parts, fixed{piece.BlackHoleCluster}, fixed{piece.PassthroughCluster}, fixed{piece.InboundPassthroughCluster})
 		for _, c := range class.Inbound.All() {
-			parts = append(parts, inbound{c, class.Inbound.OnLoopback()})
+			parts = append(parts, inbound{c, class.Inbound.OnLoopback(), class.Ingress, class.Address})
 		}
 	case class.Client == index.ClientRouter && len(services) > 0:
 		// A world without services has raw resources only, to which nothing is added.
