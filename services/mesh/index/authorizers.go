@@ -47,9 +47,12 @@ func (pc *PushContext) homesOf(group selects, policies []*policy) []string {
 }
 
 // ServicesOfHost returns the services that have a host, at most one of each namespace,
-// and the one of them that a scope sees; nil: none.
-func (r *Reader) ServicesOfHost(scope, host string) (all []*Service, seen *Service) {
+// and the one of them that a scope sees; nil: none. With a Sidecar it is one that it imports.
+func (r *Reader) ServicesOfHost(s Scope, host string) (all []*Service, seen *Service) {
 	r.note(Input{Kind: InputHost, A: host})
 	view := r.pc.services.views.Get(host)
-	return view.services, view.sees(scope)
+	if s.Imports != "" {
+		return view.services, r.importedService(s.Imports, host)
+	}
+	return view.services, view.sees(s.Services)
 }

@@ -55,6 +55,10 @@ type CDSClass struct {
 	Scope  Scope // Services, Rules
 	// Inbound are a sidecar's clusters for its own workload.
 	Inbound InboundClusters `json:",omitempty"`
+	// Ingress is the Sidecar that says something about the workload; Address the workload's,
+	// set only if a cluster has it.
+	Ingress string `json:",omitempty"`
+	Address string `json:",omitempty"`
 	// Certificates is where the client has its certificate of the mesh from. Set only if
 	// there is mutual TLS of the mesh.
 	Certificates proxy.Certificates `json:",omitzero"`
@@ -126,8 +130,13 @@ type LDSClass struct {
 	ServiceName string `json:",omitempty"`
 	// Filters as in CDSClass.
 	Filters SelectorSet `json:",omitempty"`
-	Raw     SelectorSet
-	Release string
+	// Ingress as in CDSClass.
+	Ingress string `json:",omitempty"`
+	// Outbound is the Sidecar that says where calls to unknown hosts go; empty: the
+	// MeshConfig does.
+	Outbound string `json:",omitempty"`
+	Raw      SelectorSet
+	Release  string
 }
 
 // RDSClass holds what RouteConfigurations depend on.
@@ -151,8 +160,10 @@ type RDSClass struct {
 	LargeRegexes bool
 	// Filters as in CDSClass.
 	Filters SelectorSet `json:",omitempty"`
-	Raw     SelectorSet
-	Release string
+	// Outbound as in LDSClass.
+	Outbound string `json:",omitempty"`
+	Raw      SelectorSet
+	Release  string
 }
 
 // SDSClass holds what Secrets depend on. Its zero value is the class of proxies that have
@@ -174,7 +185,9 @@ type SDSClass struct {
 	Namespace string
 	// Certificates are the files that a proxy names as its certificate of the mesh.
 	Certificates proxy.Certificates `json:",omitzero"`
-	Release      string
+	// Ingress is the Sidecar that has the proxy end TLS with files.
+	Ingress string `json:",omitempty"`
+	Release string
 }
 
 // ECDSClass holds what the filters of policies depend on. Its zero value is the class of
@@ -191,8 +204,10 @@ type ECDSClass struct {
 	Services string `json:",omitempty"`
 	// Fetches: the proxy fetches keys of token issuers, from clusters of this scope
 	// (POL-13).
-	Fetches bool  `json:",omitempty"`
-	Scope   Scope `json:",omitzero"` // Services, Rules
+	Fetches bool `json:",omitempty"`
+	// Scope has Services, Rules and Imports; without Fetches Imports only, if an authorizer
+	// is asked.
+	Scope Scope `json:",omitzero"`
 	// PrincipalNames: the proxy does not have the matcher of verified certificates
 	// (proxy.MTLSAuthenticated), so rules use the one for names of principals (POL-4).
 	PrincipalNames bool `json:",omitempty"`
@@ -314,6 +329,9 @@ func (c ProxyClass) String() string {
 		if scope != "" && !slices.Contains(words, scope) {
 			words = append(words, scope)
 		}
+	}
+	if c.CDS.Scope.Imports != "" {
+		words = append(words, "with Sidecar "+c.CDS.Scope.Imports)
 	}
 	for _, where := range []string{cmp.Or(c.EDS.View.Cluster, c.LDS.Cluster, c.RDS.Cluster), c.EDS.View.Network} {
 		if where != "" {

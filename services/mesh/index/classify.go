@@ -54,6 +54,9 @@ func classify(pc *PushContext, p *proxy.Proxy) ProxyClass {
 		client = ClientSidecar
 	}
 	c := pc.classOf(client, p.Namespace)
+	if client != ClientRouter {
+		c.setSidecar(pc.sidecars.of(pc.settings.rootNamespace, p.Namespace, p.Labels), p.Namespace)
+	}
 	c.EDS.View = pc.viewOf(p)
 	if client == ClientRouter {
 		selected := pc.gateways.selected(p)
@@ -97,6 +100,11 @@ func classify(pc *PushContext, p *proxy.Proxy) ProxyClass {
 	if from := p.Certificates(); from.Chain != "" && (c.LDS.Certificates == from || c.CDS.Certificates == from) {
 		c.SDS.Certificates = from // as above
 	}
+	if client == ClientSidecar && c.LDS.Ingress != "" {
+		if s := pc.sidecars.of(pc.settings.rootNamespace, p.Namespace, p.Labels); s.endsTLS() {
+			c.SDS.Ingress = c.LDS.Ingress
+		}
+	}
 	if client != ClientGRPC && p.WantsNames() {
 		c.answerNames()
 	}
@@ -105,7 +113,7 @@ func classify(pc *PushContext, p *proxy.Proxy) ProxyClass {
 
 // answerNames makes the class one of an agent that answers names by DNS (NDS-1).
 func (c *ProxyClass) answerNames() {
-	c.NDS = NDSClass{Client: c.CDS.Client, Names: true, Scope: Scope{Services: c.CDS.Scope.Services}, View: c.EDS.View}
+	c.NDS = NDSClass{Client: c.CDS.Client, Names: true, Scope: Scope{Services: c.CDS.Scope.Services, Imports: c.CDS.Scope.Imports}, View: c.EDS.View}
 	c.NDS.View.Place = Place{} // names are the same in every zone
 }
 
@@ -129,6 +137,9 @@ func (c *ProxyClass) setPolicies(pc *PushContext, p *proxy.Proxy, client Client)
 	c.ECDS, c.LDS.Policies = pc.policiesIn(client, p.Namespace, all), authorization
 	if c.ECDS.Fetches {
 		c.ECDS.Scope = c.CDS.Scope
+	}
+	if imports := c.CDS.Scope.Imports; imports != "" && (c.ECDS.Fetches || pc.policies.ask(all)) {
+		c.ECDS.Services, c.ECDS.Scope.Imports = "", imports
 	}
 	c.ECDS.PrincipalNames, c.LDS.PrincipalNames = p.PrincipalNames && all != "", p.PrincipalNames && authorization != ""
 }
@@ -200,6 +211,7 @@ func (pc *PushContext) HasLargeRegexes() bool { return pc.virtualServices.large 
 //   - sidecars for each selector of Telemetries;
 //   - sidecars and routers for each selection of EnvoyFilters, and for each selector of
 //     Gateways that goes with it;
+//   - a sidecar and a gRPC client for each Sidecar;
 //   - a sidecar that matches every source;
 //   - a sidecar and a gRPC server whose workload has ports of all kinds;
 //   - sidecars and gRPC clients of each cluster and network;
@@ -236,6 +248,7 @@ func (pc *PushContext) Classes() []ProxyClass {
 	pc.policyClasses(add)
 	pc.telemetryClasses(add)
 	pc.filterClasses(add)
+	pc.sidecarClasses(add)
 	every := pc.classOf(ClientSidecar, "")
 	anyone := func(*sourceMatch) bool { return true }
 	every.LDS.Sources, every.RDS.Sources = pc.virtualServices.sourcesOf(ident.LDS, anyone), pc.virtualServices.sourcesOf(ident.RDS, anyone)

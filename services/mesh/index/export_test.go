@@ -75,6 +75,18 @@ func (pc *PushContext) Structure() []string {
 	for id, i := range pc.endpoints.identities.All() {
 		line("identities %v %+v", id, *i)
 	}
+	for ns, list := range pc.services.homeOf.All() {
+		line("services of %s %v", ns, keysOf(list))
+	}
+	for ns, list := range pc.virtualServices.homeOf.All() {
+		line("virtual services of %s %v", ns, keysOf(list))
+	}
+	for ns, list := range pc.sidecars.byNamespace.All() {
+		line("sidecars of %s %v", ns, keysOf(list))
+	}
+	for n, s := range pc.sidecars.byName.All() {
+		line("sidecar %v %v: %v", n, s.Key, s.Spec)
+	}
 	line("mutual %d %d", pc.endpoints.mutual, pc.rules.mutual)
 	for n, v := range pc.virtualServices.byName.All() {
 		line("virtual service %v %+v to %v: %v", n, *v.VirtualServiceHead, v.exportTo, v.spec)
@@ -163,6 +175,17 @@ func (pc *PushContext) Scope(namespace string) Scope {
 		VirtualServices: scopeOf(pc.virtualServices.scopes, namespace),
 		Rules:           scopeOf(pc.rules.scopes, namespace),
 	}
+}
+
+// Imports returns the scopes of all Sidecars, for proxies of all of these namespaces.
+func (pc *PushContext) Imports(namespaces []string) []Scope {
+	var all []Scope
+	for _, s := range pc.sidecars.byName.All() {
+		for _, ns := range namespaces {
+			all = append(all, Scope{Rules: scopeOf(pc.rules.scopes, ns), Imports: s.text(ns)})
+		}
+	}
+	return all
 }
 
 // ServiceIDs returns the IDs of all services.

@@ -143,6 +143,9 @@ func (pc *PushContext) inboundOf(p *proxy.Proxy) Inbound {
 		return cmp.Or(cmp.Compare(a.Port, b.Port), pc.settings.compareServices(a.of, b.of), cmp.Compare(a.ServicePort, b.ServicePort))
 	})
 	var ports []InboundPort
+	if s := pc.sidecars.of(pc.settings.rootNamespace, p.Namespace, p.Labels); s != nil && !p.GRPC && len(s.Spec.GetIngress()) > 0 {
+		ports, f.found = s.ingressPorts(f.found, modes), nil
+	}
 	for _, t := range f.found {
 		t.Mode = modes.Of(t.Port)
 		if alike := func(o InboundPort) bool { return o.Port == t.Port && o.Protocol == t.Protocol }; !slices.ContainsFunc(ports, alike) {
@@ -164,13 +167,14 @@ func (c *ProxyClass) setInbound(pc *PushContext, p *proxy.Proxy) {
 	c.LDS.Transparent = p.Text("INTERCEPTION_MODE") == "TPROXY"
 	inbound := pc.inboundOf(p)
 	c.CDS.Inbound = inbound.Clusters(c.LDS.Bind)
+	c.setIngress(pc, p)
 	if c.LDS.Inbound = inbound; !c.LDS.Bind {
 		return
 	}
 	// Without redirection there are listeners only for ports of services, each at the
 	// address at which it is called: the workload has the port on loopback.
 	if c.CDS.Inbound == "" {
-		c.LDS.Inbound, c.LDS.Certificates = "", proxy.Certificates{}
+		c.LDS.Inbound, c.LDS.Certificates, c.LDS.Ingress, c.CDS.Ingress = "", proxy.Certificates{}, "", ""
 		return
 	}
 	if ips := pc.addressesOf(p); len(ips) > 0 {

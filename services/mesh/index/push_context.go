@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 
 	"google.golang.org/protobuf/proto"
 	meshconfig "istio.io/api/mesh/v1alpha1"
@@ -38,16 +39,19 @@ type PushContext struct {
 	peers           peerIndex
 	telemetry       telemetryIndex
 	filters         filterIndex
+	sidecars        sidecarIndex
 	grants          grantIndex
 	networks        networkIndex
 	problems        table.Table[about, []problem.Diagnostic]
+
+	imported sync.Map // *imported by Scope.Imports, found when first needed
 }
 
 // indexedKinds are the kinds that a PushContext reads.
 var indexedKinds = []string{
 	resourceKind, world.ServiceKind, serviceEntryKind, world.EndpointsKind, workloadEntryKind, world.WorkloadKind,
 	virtualServiceKind, destinationRuleKind, gatewayKind, authorizationKind, requestsKind, peersKind, world.NodeKind, world.NamespaceKind, meshNetworksKind,
-	secretKind, configMapKind, trustBundleKind, jwksKind, grantKind, telemetryKind, envoyFilterKind,
+	secretKind, configMapKind, trustBundleKind, jwksKind, grantKind, telemetryKind, envoyFilterKind, sidecarKind,
 }
 
 // NewPushContext indexes the whole world.
@@ -151,6 +155,7 @@ func (pc *PushContext) next(w *world.World, changed []ident.Key) (*PushContext, 
 	next.peers = pc.peers.next(t, changes[peersKind])
 	next.telemetry = pc.telemetry.next(t, changes[telemetryKind])
 	next.filters = pc.filters.next(t, changes[envoyFilterKind])
+	next.sidecars = pc.sidecars.next(t, w, changes[sidecarKind])
 	next.grants = pc.grants.next(t, changes[grantKind])
 	t.credentials(changes)
 	t.tokenKeys(w, changes)

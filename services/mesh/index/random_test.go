@@ -92,7 +92,32 @@ func readings(pc *index.PushContext, others ...*index.PushContext) []reading {
 			ids[id] = true
 		}
 	}
+	sidecars := map[index.Scope]bool{}
+	for _, o := range others {
+		for _, s := range o.Imports(AnyNamespace) {
+			sidecars[s] = true
+		}
+	}
+	for _, s := range sorted(sidecars) {
+		scopes[s] = true
+		read(fmt.Sprint("listeners of ", s), func(r *index.Reader) any {
+			text := ""
+			for _, e := range r.Egress(s) {
+				text += fmt.Sprint(e.Port, e.Protocol, e.Bind, e.Capture, values(e.Services), values(e.VirtualServices), "\n")
+			}
+			return text
+		})
+		for _, host := range append([]string{"x.b.svc.cluster.local", "z.a.svc.cluster.local"}, AnyHost...) {
+			read(fmt.Sprint("destination ", host, " of ", s), func(r *index.Reader) any { return values([]*index.Service{r.Destination(s, host)}) })
+		}
+	}
 	for _, s := range sorted(scopes) {
+		for _, host := range AnyHost {
+			read(fmt.Sprint("services of host ", host, " for ", s), func(r *index.Reader) any {
+				all, seen := r.ServicesOfHost(s, host)
+				return fmt.Sprint(values(all), values([]*index.Service{seen}))
+			})
+		}
 		read(fmt.Sprint("services of ", s), func(r *index.Reader) any { return values(r.Services(s)) })
 		for _, host := range append([]string{"x.b.svc.cluster.local", "z.a.svc.cluster.local"}, AnyHost...) {
 			read(fmt.Sprint(host, " of ", s), func(r *index.Reader) any { return values([]*index.Service{r.ServiceByHost(s, host)}) })

@@ -98,6 +98,13 @@ const (
 	// InputEnvoyFilter: the patches of the selection A at the place B, with the kind of client
 	// and the type.
 	InputEnvoyFilter
+	// InputSidecar: the Sidecar A/B.
+	InputSidecar
+	// InputServicesOf: the services of namespace A, "*" of all, without their endpoints.
+	InputServicesOf
+	// InputVirtualServicesOf: the heads of the VirtualServices of sidecars of namespace A, "*"
+	// of all.
+	InputVirtualServicesOf
 )
 
 // Compare orders inputs.
@@ -174,15 +181,22 @@ func (r *Reader) RawOne(t ident.ResourceType, selector, name string) *RawResourc
 func (r *Reader) CompareRaw(a, b *RawResource) int { return r.pc.settings.compareRaw(a, b) }
 
 // Services returns the services that a scope sees, sorted by host, one for each
-// host (VIS-3).
+// host (VIS-3): with a Sidecar those that it imports, and those that the VirtualServices need
+// which it imports (SC-4).
 func (r *Reader) Services(s Scope) []*Service {
+	if s.Imports != "" {
+		return r.imported(s.Imports).services
+	}
 	r.note(Input{Kind: InputServices, A: s.Services})
 	return r.pc.services.list(s.Services)
 }
 
 // ServiceByHost returns the service of a host in a scope, or nil; for an alias
-// the service that it names (SVC-4).
+// the service that it names (SVC-4). With a Sidecar it is one of Services.
 func (r *Reader) ServiceByHost(s Scope, host string) *Service {
+	if s.Imports != "" {
+		return r.importedService(s.Imports, host)
+	}
 	r.note(Input{Kind: InputServices, A: s.Services})
 	return r.pc.services.find(s.Services, host)
 }
@@ -201,7 +215,7 @@ func (r *Reader) Endpoints(id ServiceID) Endpoints {
 
 // VirtualServices returns the VirtualServices that a scope sees and that are
 // bound to a gateway ("mesh", or namespace/name), the oldest first, which wins
-// (VS-5).
+// (VS-5). With a Sidecar, Egress has those of sidecars, which it imports.
 func (r *Reader) VirtualServices(s Scope, gateway string) []*VirtualServiceHead {
 	r.note(Input{Kind: InputVirtualServices, A: s.VirtualServices})
 	return r.pc.virtualServices.list(s.VirtualServices, gateway)

@@ -135,11 +135,15 @@ func TestContentChangeNamesOneInput(t *testing.T) {
 				{Kind: index.InputServices}, {Kind: index.InputService, A: "ns001", B: "svc1.ns001.svc.cluster.local"},
 				{Kind: index.InputEndpoints, A: "ns001", B: "svc1.ns001.svc.cluster.local"},
 				{Kind: index.InputHost, A: "svc1.ns001.svc.cluster.local"},
+				{Kind: index.InputServicesOf, A: "*"}, {Kind: index.InputServicesOf, A: "ns001"},
 			},
 		},
 		"one more host of a VirtualService": {
 			Object("VirtualService", "ns001", "svc0", &networking.VirtualService{Hosts: []string{"svc0", "svc1"}}),
-			[]index.Input{{Kind: index.InputVirtualServices}, {Kind: index.InputVirtualService, A: "ns001", B: "svc0"}},
+			[]index.Input{
+				{Kind: index.InputVirtualServices}, {Kind: index.InputVirtualService, A: "ns001", B: "svc0"},
+				{Kind: index.InputVirtualServicesOf, A: "*"}, {Kind: index.InputVirtualServicesOf, A: "ns001"},
+			},
 		},
 		"nothing": {Service("ns001", "svc1", "80 http").At(time.Time{}), nil},
 	} {

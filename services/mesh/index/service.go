@@ -51,6 +51,8 @@ type Service struct {
 	ExportTo Visibility
 	// SubjectAltNames are the expected names of its endpoints' certificates.
 	SubjectAltNames []string
+	// Partial: a Sidecar imports only some of its ports, and Ports has no others (SC-4).
+	Partial bool
 }
 
 // ServiceCluster is a Kubernetes cluster of a service, with the service's
@@ -230,4 +232,8 @@ type Scope struct {
 	// Selected are the workload selectors of DestinationRules in Rules that the
 	// proxy matches (DR-23).
 	Selected SelectorSet `json:",omitempty"`
+	// Imports is the Sidecar that says what the proxy imports, with the proxy's namespace:
+	// "NAMESPACE/NAME NAMESPACE". Services and VirtualServices are then empty. Empty: it
+	// imports all that it sees.
+	Imports string `json:",omitempty"`
 }

@@ -3,6 +3,7 @@ package index
 import (
 	"reflect"
 	"slices"
+	"strings"
 
 	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/mesh/problem"
@@ -16,6 +17,7 @@ type serviceIndex struct {
 	claims  table.Groups[ServiceID, *claim]
 	byID    table.Table[ServiceID, *Service]
 	byHost  table.Groups[string, *Service]
+	homeOf  table.Groups[string, *homed] // by namespace
 	views   table.Table[string, hostView]
 	aliases aliasIndex
 	scopes  table.Counter // namespaces whose view differs from the common one, by how many hosts
@@ -28,6 +30,14 @@ type serviceIndex struct {
 	places table.Counter         // what services say about near endpoints, by how many
 	named  table.Counter         // trust domains that a service expects in certificates, with commas
 	lists  map[string][]*Service // what scopes see, sorted by host; "" is the common view
+}
+
+// homed is a service among those of its namespace.
+type homed struct{ ServiceID }
+
+// MemberKey returns a key that stands for the service: an object may have several hosts.
+func (h *homed) MemberKey() ident.Key {
+	return ident.Key{Kind: "host", Namespace: h.Namespace, Name: h.Hostname}
 }
 
 // MemberKey returns the key of the object.
@@ -169,6 +179,13 @@ func (e *serviceEdit) doneAliases(x *serviceIndex, said map[ServiceID]string, to
 			}
 		}
 	}
+	for _, targets := range []map[string]string{x.aliases.target, next.target} {
+		for host := range targets {
+			if x.aliases.target[host] != next.target[host] {
+				e.changed(Input{Kind: InputHost, A: host})
+			}
+		}
+	}
 	for id := range x.aliases.said {
 		e.problem(about{"alias", id.Namespace, id.Hostname}, nil)
 	}
@@ -190,6 +207,7 @@ func (e *serviceEdit) doneAliases(x *serviceIndex, said map[ServiceID]string, to
 func (e *serviceEdit) doneServices(x *serviceIndex, touched map[ServiceID]struct{}) {
 	byID := x.byID.Edit()
 	byHost := x.byHost.Edit(e.compareServices)
+	homeOf := x.homeOf.Edit(func(a, b *homed) int { return strings.Compare(a.Hostname, b.Hostname) })
 	named, places := x.named.Edit(), x.places.Edit()
 	for id := range touched {
 		old := byID.Get(id)
@@ -205,6 +223,11 @@ func (e *serviceEdit) doneServices(x *serviceIndex, touched map[ServiceID]struct
 			continue
 		}
 		e.changed(Input{Kind: InputService, A: id.Namespace, B: id.Hostname})
+		e.changed(Input{Kind: InputServicesOf, A: id.Namespace})
+		e.changed(Input{Kind: InputServicesOf, A: exportAll})
+		if (old == nil) != (s == nil) {
+			homeOf.Keep(id.Namespace, &homed{id}, s != nil)
+		}
 		if old != nil {
 			byHost.Drop(id.Hostname, old.Key)
 			countNamed(named, -1, old.SubjectAltNames)
@@ -219,7 +242,7 @@ func (e *serviceEdit) doneServices(x *serviceIndex, touched map[ServiceID]struct
 		countNamed(named, 1, s.SubjectAltNames)
 		places.Add(1, s.distributions()...)
 	}
-	x.byID, x.byHost = byID.Table, byHost.Done()
+	x.byID, x.byHost, x.homeOf = byID.Table, byHost.Done(), homeOf.Done()
 	x.named = e.doneNamed(named)
 	x.places, _ = e.counted(places)
 	for host := range byHost.Moved {

@@ -32,6 +32,7 @@ type virtualServiceIndex struct {
 	only    table.Groups[seenAt, *VirtualServiceHead]
 	scopes  table.Counter                                           // namespaces that see more than the common view
 	hosts   table.Groups[string, *virtualService]                   // those of sidecars, by host
+	homeOf  table.Groups[string, *virtualService]                   // those of sidecars, by namespace
 	sources [ident.ResourceTypes]table.Groups[string, *sourceMatch] // of LDS and RDS, by text
 	large   int                                                     // how many have an expression that a stock Envoy refuses
 }
@@ -196,6 +197,7 @@ type virtualServiceEdit struct {
 	byName  *table.Edit[world.Name, *virtualService]
 	only    *table.GroupsEdit[seenAt, *VirtualServiceHead]
 	hosts   *table.GroupsEdit[string, *virtualService]
+	homeOf  *table.GroupsEdit[string, *virtualService]
 	scopes  *table.CounterEdit
 	sources [ident.ResourceTypes]*table.GroupsEdit[string, *sourceMatch]
 	large   int
@@ -211,6 +213,9 @@ func (x virtualServiceIndex) next(t *transition, w *world.World, changes []chang
 		byName: x.byName.Edit(),
 		only:   x.only.Edit(t.compareHeads),
 		hosts: x.hosts.Edit(func(a, b *virtualService) int {
+			return t.compareHeads(a.VirtualServiceHead, b.VirtualServiceHead)
+		}),
+		homeOf: x.homeOf.Edit(func(a, b *virtualService) int {
 			return t.compareHeads(a.VirtualServiceHead, b.VirtualServiceHead)
 		}),
 		scopes: x.scopes.Edit(),
@@ -284,6 +289,9 @@ func (e *virtualServiceEdit) list(v *virtualService, in bool) {
 	for _, host := range v.sidecarHosts() {
 		e.hosts.Keep(host, v, in)
 	}
+	if len(v.sidecarHosts()) > 0 {
+		e.homeOf.Keep(v.Key.Namespace, v, in)
+	}
 }
 
 func (e *virtualServiceEdit) done() virtualServiceIndex {
@@ -292,7 +300,11 @@ func (e *virtualServiceEdit) done() virtualServiceIndex {
 	e.doneSources(&x)
 	x.large = e.large
 	e.reclassify((e.from.large == 0) != (x.large == 0))
-	x.only, x.hosts = e.only.Done(), e.hosts.Done()
+	x.only, x.hosts, x.homeOf = e.only.Done(), e.hosts.Done(), e.homeOf.Done()
+	for namespace := range e.homeOf.Moved {
+		e.changed(Input{Kind: InputVirtualServicesOf, A: namespace})
+		e.changed(Input{Kind: InputVirtualServicesOf, A: exportAll})
+	}
 	var moved []string
 	x.scopes, moved = e.counted(e.scopes)
 	e.doneSeen(&x, moved)

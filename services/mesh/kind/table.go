@@ -60,6 +60,10 @@ var table = []*Kind{
 		validate: validate.DestinationRule,
 	}),
 	of[networking.Gateway](Kind{Group: networkingGroup, Versions: networkingAll, Namespaced: true, Meaning: Served, validate: validate.Gateway}),
+	of[networking.Sidecar](Kind{
+		Group: networkingGroup, Versions: networkingAll, Namespaced: true, Meaning: Served,
+		validate: validate.Sidecar,
+	}),
 	of[registryv1.Service](Kind{Group: coreGroup, Versions: v1, Namespaced: true, Form: Converted, Meaning: Served, validate: validate.Service}),
 	of[registryv1.Endpoints](Kind{
 		Group: discoveryGroup, Versions: v1, Name: "EndpointSlice", Namespaced: true, Form: Converted, Meaning: Served,
@@ -85,7 +89,6 @@ var table = []*Kind{
 
 	// They have no effect yet.
 	of[networking.WorkloadGroup](Kind{Group: networkingGroup, Versions: networkingAll, Namespaced: true}),
-	of[networking.Sidecar](Kind{Group: networkingGroup, Versions: networkingAll, Namespaced: true}),
 	of[networking.EnvoyFilter](Kind{
 		Group: networkingGroup, Versions: []string{"v1alpha3"}, Namespaced: true, Meaning: Served,
 		validate: validate.EnvoyFilter,

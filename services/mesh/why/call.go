@@ -37,6 +37,7 @@ const (
 	NoListener  End = "no listener"
 	NoRoute     End = "no route"
 	NotVisible  End = "not visible"
+	NotImported End = "not imported" // by the proxy's Sidecar
 	NoSuchHost  End = "no such host"
 	Answered    End = "answered" // by the proxy
 	NoCluster   End = "no cluster"
@@ -106,9 +107,8 @@ func WhyNot(q CallQuestion) (*CallAnswer, error) {
 		return nil, err
 	}
 	a := &CallAnswer{Outcome: c.outcome, End: c.end, Hosts: c.hosts}
-	a.Hidden = c.hidden(c.pc, c.class)
-	if len(a.Hidden) == 0 || c.end != NotVisible {
-		a.Hidden = nil
+	if c.end == NotVisible || c.end == NotImported {
+		a.Hidden = c.hidden(c.pc, c.class)
 	}
 	a.Says = c.says(a)
 	about, err := c.candidates()
@@ -231,6 +231,14 @@ func (c *caller) hidden(pc *index.PushContext, class index.ProxyClass) (keys []i
 	return keys
 }
 
+// visible reports whether the namespace of the proxy sees a service of the host, whatever its
+// Sidecar imports.
+func (c *caller) visible(pc *index.PushContext) bool {
+	return slices.ContainsFunc(pc.AllServices(), func(s *index.Service) bool {
+		return slices.Contains(c.hosts, s.Hostname) && s.ExportTo.Shows(s.Namespace, c.Proxy.Namespace)
+	})
+}
+
 // endOf returns where a call ends.
 func (c *caller) endOf(pc *index.PushContext, class index.ProxyClass, o simulate.Outcome) End {
 	through := slices.ContainsFunc(o.To, func(d simulate.Destination) bool { return d.Cluster == passthrough || d.Cluster == blackHole })
@@ -242,6 +250,8 @@ func (c *caller) endOf(pc *index.PushContext, class index.ProxyClass, o simulate
 		return Denied
 	case c.quarantined(o):
 		return Quarantined
+	case lost && class.LDS.Scope.Imports != "" && len(c.hidden(pc, class)) > 0 && c.visible(pc):
+		return NotImported
 	case lost && c.Call.Host != "" && len(c.hidden(pc, class)) > 0:
 		return NotVisible
 	case o.Listener == "":
@@ -320,7 +330,7 @@ func (c *caller) candidates() (about []*object, err error) {
 	var readers []*object
 	for _, k := range kind.All() {
 		for o := range c.World.Objects(k.Name) {
-			if c.mentions(o) {
+			if c.mentions(o) || c.importsBy(o) {
 				about = append(about, newObject(o.Key, o.Value))
 				continue
 			}
@@ -343,6 +353,14 @@ func (c *caller) candidates() (about []*object, err error) {
 	})
 	return slices.Concat(about, makers), err
 }
+
+// importsBy reports whether an object is the Sidecar that does not import the host.
+func (c *caller) importsBy(o world.Object) bool {
+	s := c.pc.Sidecar(c.Proxy)
+	return c.end == NotImported && s != nil && s.Key == o.Key
+}
+
+func nameOf(s *index.Sidecar) string { return s.Key.Namespace + "/" + s.Key.Name }
 
 // mentions reports whether an object has a name of the host.
 func (c *caller) mentions(o world.Object) bool { return Mentions(c.hosts, o.Key, o.Value) }
@@ -471,6 +489,8 @@ func (c *caller) says(a *CallAnswer) string {
 			return fmt.Sprintf("No virtual host of %s has the host %q.", o.RouteConfiguration, host)
 		}
 		return fmt.Sprintf("No route of the virtual host %s matches.", o.VirtualHost)
+	case NotImported:
+		return fmt.Sprintf("The host %q is not imported by Sidecar %s: none of its egress hosts has it, or one takes it away.", cmp.Or(host, c.Call.Address.String()), nameOf(c.pc.Sidecar(c.Proxy)))
 	case NotVisible:
 		return fmt.Sprintf("A service has the host %q, and namespace %s does not see it.", host, c.Proxy.Namespace)
 	case NoSuchHost:

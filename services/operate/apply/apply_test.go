@@ -252,7 +252,7 @@ spec:
 			[]string{"stdin:21: metadata.namespace: api/default may not publish objects of kind ServiceEntry in namespace \"other\"", "sourceRules"},
 		},
 		"a kind that the rules forbid": {
-			bad("networking.istio.io/v1", "kind: Sidecar\nmetadata: {name: a, namespace: demo}\nspec: {}\n"),
+			bad("networking.istio.io/v1", "kind: Sidecar\nmetadata: {name: a, namespace: demo}\nspec: {egress: [{hosts: [\"*/*\"]}]}\n"),
 			[]string{"api/default may not publish objects of kind Sidecar"},
 		},
 		"a Secret": {

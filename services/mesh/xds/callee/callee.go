@@ -20,18 +20,27 @@ import (
 // Provider names an extension provider of MeshConfig in a reason, as what names a service.
 const Provider = "the provider"
 
-// Caller is what proxies that call a service have in common.
+// Caller is what proxies that call a service have in common. From makes it.
 type Caller struct {
-	Services string // the scope in which they see services
-	Router   bool
+	Scope  index.Scope // in which they see services: Services or Imports
+	Router bool
+}
+
+// From returns the proxies that see the services of a scope, or those that a Sidecar imports.
+func From(services, imports string, router bool) Caller {
+	return Caller{index.Scope{Services: services, Imports: imports}, router}
 }
 
 // sees names the proxies for people.
 func (c Caller) sees() string {
-	if c.Services == "" {
+	switch {
+	case c.Scope.Imports != "":
+		_, home, _ := strings.Cut(c.Scope.Imports, " ")
+		return "namespace " + home
+	case c.Scope.Services == "":
 		return "all namespaces"
 	}
-	return "namespace " + c.Services
+	return "namespace " + c.Scope.Services
 }
 
 // Callee is a service as proxies can call it.
@@ -74,7 +83,7 @@ func At(r *index.Reader, address string, http2 bool, from Caller) (found Callee,
 	if err != nil || host == "" {
 		return Callee{}, fmt.Sprintf("%q is no host and port", address), write
 	}
-	if all, _ := r.ServicesOfHost(from.Services, host); len(all) == 0 && strings.Count(host, ".") == 1 {
+	if all, _ := r.ServicesOfHost(from.Scope, host); len(all) == 0 && strings.Count(host, ".") == 1 {
 		host += hostname.Suffix(r.DomainSuffix())
 	}
 	return Find(r, host, uint32(port), http2, from)
@@ -110,7 +119,7 @@ func Port(s *index.Service, host string, port uint32, from Caller, named string)
 // so that a namespace with a service of that host does not decide about its own requests.
 // A host without namespace is that of the only service, as in Istio.
 func Service(r *index.Reader, namespace, host string, from Caller, named string) (s *index.Service, reason, advice string) {
-	all, seen := r.ServicesOfHost(from.Services, host)
+	all, seen := r.ServicesOfHost(from.Scope, host)
 	if namespace != "" {
 		all = slices.DeleteFunc(slices.Clone(all), func(s *index.Service) bool { return s.Namespace != namespace })
 	}
@@ -130,6 +139,9 @@ func Service(r *index.Reader, namespace, host string, from Caller, named string)
 			advice = "write NAMESPACE/" + host + " into the provider"
 		}
 		return nil, fmt.Sprintf("the namespaces %s have a service %s", strings.Join(names, ", "), host), advice
+	case seen == nil && from.Scope.Imports != "":
+		sidecar, _, _ := strings.Cut(from.Scope.Imports, " ")
+		return nil, fmt.Sprintf("the egress hosts of Sidecar %s do not import %s/%s", sidecar, all[0].Namespace, host), "add the host to them"
 	case seen == nil:
 		return nil, fmt.Sprintf("the service %s/%s is not exported to %s", all[0].Namespace, host, from.sees()), "export it to them"
 	case seen.ServiceID != all[0].ServiceID:

@@ -8,6 +8,8 @@ package cluster
 import (
 	"errors"
 	"slices"
+	"strconv"
+	"strings"
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -32,6 +34,7 @@ type clusters struct {
 	rule    index.RuleID // zero: none
 	client  index.Client
 	from    proxy.Certificates // where the client has its certificate of the mesh from
+	ports   string             // that are imported, as onlyPorts has them
 }
 
 // Clusters returns the parts that a class gets by CDS.
@@ -40,7 +43,7 @@ func Clusters(r *index.Reader, class index.CDSClass) []piece.Part {
 	parts := make([]piece.Part, 0, len(services)+2)
 	for _, s := range services {
 		rule, _ := r.Rule(class.Scope, s.Namespace, s.Hostname)
-		parts = append(parts, clusters{s.ServiceID, rule, class.Client, class.Certificates})
+		parts = append(parts, clusters{s.ServiceID, rule, class.Client, class.Certificates, onlyPorts(s)})
 		if class.AutoPassthrough && PassedOn(s) {
 			parts = append(parts, networkClusters{s.ServiceID, rule})
 		}
@@ -49,7 +52,7 @@ func Clusters(r *index.Reader, class index.CDSClass) []piece.Part {
 	case class.Client == index.ClientSidecar:
 		parts = append(parts, fixed{piece.BlackHoleCluster}, fixed{piece.PassthroughCluster}, fixed{piece.InboundPassthroughCluster}, fixed{piece.DynamicDNSCluster})
 		for _, c := range class.Inbound.All() {
-			parts = append(parts, inbound{c, class.Inbound.OnLoopback()})
+			parts = append(parts, inbound{c, class.Inbound.OnLoopback(), class.Ingress, class.Address})
 		}
 	case class.Client == index.ClientRouter && len(services) > 0:
 		// A world without services has raw resources only, to which nothing is added.
@@ -58,12 +61,25 @@ func Clusters(r *index.Reader, class index.CDSClass) []piece.Part {
 	return parts
 }
 
+// onlyPorts returns the ports of a service of which a Sidecar imports only some; empty: all
+// (SC-4).
+func onlyPorts(s *index.Service) string {
+	if !s.Partial {
+		return ""
+	}
+	ports := make([]string, len(s.Ports))
+	for i, p := range s.Ports {
+		ports[i] = strconv.FormatUint(uint64(p.Number), 10)
+	}
+	return strings.Join(ports, " ")
+}
+
 func (p clusters) Make(r *index.Reader) ([]piece.Piece, []problem.Diagnostic) {
 	m := newMaker(r, p.service, p.rule)
 	if m == nil {
 		return nil, nil
 	}
-	m.router, m.grpc = p.client == index.ClientRouter, p.client == index.ClientGRPC
+	m.router, m.grpc, m.ports = p.client == index.ClientRouter, p.client == index.ClientGRPC, p.ports
 	m.know(r, p.from)
 	// A DNS cluster contains its endpoints (I19), and one of gRPC is encrypted only if all of
 	// them demand it (MTLS-17).
@@ -85,6 +101,7 @@ type maker struct {
 	gateways  *index.NetworkGateways      // nil: the view needs none
 	router    bool
 	grpc      bool
+	ports     string // as in clusters
 
 	// mutual: the client has a certificate of the mesh.
 	mutual bool
@@ -132,7 +149,7 @@ type target struct {
 // each calls f for every port and for every subset of it (SVC-1, DR-4).
 func (m *maker) each(f func(target)) {
 	for _, port := range m.service.Ports {
-		if m.grpc && !piece.TakesRequests(port.Protocol) {
+		if m.grpc && !piece.TakesRequests(port.Protocol) || m.ports != "" && !slices.Contains(strings.Fields(m.ports), strconv.FormatUint(uint64(port.Number), 10)) {
 			continue
 		}
 		f(target{piece.ClusterName(m.service.Hostname, "", port.Number), port, nil, traffic.Of(m.mesh, m.rule, port.Number), false})

@@ -25,7 +25,8 @@ type assignments struct {
 	rule    index.RuleID // zero: none
 	view    index.ServiceView
 	grpc    bool
-	mutual  bool // clients have a certificate of the mesh
+	mutual  bool   // clients have a certificate of the mesh
+	ports   string // as in clusters
 }
 
 // Endpoints returns the parts that a class gets by EDS.
@@ -40,7 +41,7 @@ func Endpoints(r *index.Reader, class index.EDSClass) []piece.Part {
 			view := views.Of(s.ServiceID)
 			near := view
 			near.Place = r.PlaceFor(class.View.Place, s, rule)
-			parts = append(parts, assignments{s.ServiceID, rule, near, grpc, class.Mutual})
+			parts = append(parts, assignments{s.ServiceID, rule, near, grpc, class.Mutual, onlyPorts(s)})
 			if class.AutoPassthrough && PassedOn(s) {
 				parts = append(parts, networkAssignments{s.ServiceID, rule, view})
 			}
@@ -57,7 +58,7 @@ func (p assignments) Make(r *index.Reader) ([]piece.Piece, []problem.Diagnostic)
 	if m == nil {
 		return nil, nil
 	}
-	m.endpoints, m.view, m.grpc, m.mutual = r.Endpoints(p.service), p.view, p.grpc, p.mutual
+	m.endpoints, m.view, m.grpc, m.mutual, m.ports = r.Endpoints(p.service), p.view, p.grpc, p.mutual, p.ports
 	m.judge(r)
 	// Gateways between networks need mutual TLS of the mesh, with a server name that gRPC
 	// clients do not send.

@@ -25,8 +25,8 @@ func (o *outbound) addNamed(u *user) {
 	switch {
 	case u.port.Protocol.IsTLS():
 		o.addUnaddressed(u)
-	case u.port.Protocol == index.Sniffed:
-		o.entry(o.wildcard, u.port.Number, u.service).addRequests(u, route.ForPort(u.port.Number))
+	case u.port.Protocol == index.Sniffed && !o.taken(u.port.Number):
+		o.entry(o.shared, u.port.Number, u.service).addRequests(u, route.ForPort(u.port.Number))
 	}
 }
 

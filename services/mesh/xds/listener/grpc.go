@@ -21,7 +21,10 @@ import (
 // the host of another service, that service has it. One that is a server has the Listeners
 // of its ports too.
 func grpcParts(r *index.Reader, class index.LDSClass) []piece.Part {
-	services := r.Services(class.Scope)
+	var services []*index.Service
+	for _, e := range r.Egress(class.Scope) {
+		services = append(services, e.Services...)
+	}
 	parts := make([]piece.Part, 0, 2*len(services))
 	for _, s := range services {
 		parts = append(parts, dialed{s.ServiceID, false})

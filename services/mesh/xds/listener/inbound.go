@@ -1,6 +1,7 @@
 package listener
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -51,14 +52,16 @@ func inboundParts(r *index.Reader, class index.LDSClass) []piece.Part {
 			Advice: "start Envoy by meshlog agent, or name the files", Effect: "connections to ports of mode STRICT are closed",
 		})
 	}
+	redirected, bound := apart(r, class, ports)
+	parts := boundParts(r, class, bound)
 	if class.Bind {
-		return append(boundParts(class, ports), problems...)
+		return append(parts, problems...)
 	}
-	head := inboundHead{inbound: class.Inbound, transparent: class.Transparent}
-	parts := []piece.Part{head, closedPorts{uint32(r.Mesh().GetProxyListenPort())}}
-	for _, p := range ports {
+	head := inboundHead{inbound: class.Inbound, transparent: class.Transparent, ingress: class.Ingress}
+	parts = append(parts, head, closedPorts{uint32(r.Mesh().GetProxyListenPort())})
+	for _, p := range redirected {
 		parts = append(parts, inboundChains{
-			listener: virtualInbound, name: listenerName(anyAddress, p.Port), cluster: piece.InboundCluster(p.Port),
+			listener: virtualInbound, name: listenerName(anyAddress, p.Port), cluster: piece.InboundCluster(p.Port), number: p.Port, ingress: class.Ingress,
 			port: p.Port, protocol: p.Protocol, mode: p.Mode, certificates: class.Certificates, policies: policy.OfConnections(class),
 		})
 	}
@@ -73,12 +76,16 @@ func inboundParts(r *index.Reader, class index.LDSClass) []piece.Part {
 // name one with another protocol, and ports that are the sidecar's own.
 func inboundPorts(r *index.Reader, class index.LDSClass) (ports []index.InboundPort, problems []piece.Part) {
 	report := func(p index.InboundPort, reason, effect string) {
-		key := r.Service(p.Service)
-		if key == nil {
+		d := piece.Problem{Field: "spec.ports"}
+		if in := r.Ingress(class.Ingress, p.Port); in.Field != "" {
+			d.Key, d.Field = in.Key, in.Field+".port.number"
+		} else if s := r.Service(p.Service); s != nil {
+			d.Key = s.Key
+		} else {
 			return
 		}
 		problems = append(problems, piece.Problem{
-			Severity: problem.Warning, Code: "conflict", Key: key.Key, Field: "spec.ports", Reason: reason, Advice: "use another port", Effect: effect,
+			Severity: problem.Warning, Code: "conflict", Key: d.Key, Field: d.Field, Reason: reason, Advice: "use another port", Effect: effect,
 		})
 	}
 	for _, p := range class.Inbound.Ports() {
@@ -111,6 +118,7 @@ func isOwn(r *index.Reader, class index.LDSClass, port uint32) bool {
 type inboundHead struct {
 	inbound     index.Inbound
 	transparent bool
+	ingress     string // as in index.LDSClass
 }
 
 func (h inboundHead) Make(r *index.Reader) ([]piece.Piece, []problem.Diagnostic) {
@@ -124,7 +132,7 @@ func (h inboundHead) Make(r *index.Reader) ([]piece.Piece, []problem.Diagnostic)
 		l.Transparent = wrapperspb.Bool(true)
 		l.ListenerFilters = append(l.ListenerFilters, inspector("envoy.filters.listener.original_src", &originalsrcv3.OriginalSrc{Mark: tproxyMark}))
 	}
-	l.ListenerFilters = append(l.ListenerFilters, inspectors(h.inbound)...)
+	l.ListenerFilters = append(l.ListenerFilters, inspectors(h.inbound, func(port uint32) bool { return r.Ingress(h.ingress, port).TLS != nil })...)
 	return []piece.Piece{{Name: virtualInbound, Message: l, Partial: true}}, nil
 }
 
@@ -142,8 +150,9 @@ func detect(l *listenerv3.Listener, r *index.Reader) {
 }
 
 // inspectors returns the filters that find the protocol of a connection, each disabled on
-// the ports that need it not: a server that speaks first would wait for it (MTLS-9).
-func inspectors(inbound index.Inbound) []*listenerv3.ListenerFilter {
+// the ports that need it not: a server that speaks first would wait for it (MTLS-9). ends
+// reports whether a Sidecar has TLS end at a port.
+func inspectors(inbound index.Inbound, ends func(port uint32) bool) []*listenerv3.ListenerFilter {
 	tls := inspector("envoy.filters.listener.tls_inspector", &tlsinspectorv3.TlsInspector{})
 	http := inspector("envoy.filters.listener.http_inspector", &httpinspectorv3.HttpInspector{})
 	var plain, known []uint32
@@ -153,7 +162,7 @@ func inspectors(inbound index.Inbound) []*listenerv3.ListenerFilter {
 			continue
 		}
 		last = p.Port
-		if p.Mode == index.PeerDisable {
+		if p.Mode == index.PeerDisable && !ends(p.Port) {
 			plain = append(plain, p.Port)
 		}
 		if p.Mode == index.PeerStrict || !sniffs(p.Protocol) {
@@ -199,41 +208,88 @@ func (c closedPorts) Make(*index.Reader) ([]piece.Piece, []problem.Diagnostic) {
 	return chains(virtualInbound, all...), nil
 }
 
+// apart returns the ports to which connections are redirected, and those that listeners of
+// their own bind: all without redirection, else those of ingress listeners that say so.
+func apart(r *index.Reader, class index.LDSClass, ports []index.InboundPort) (redirected, bound []index.InboundPort) {
+	if class.Bind {
+		return nil, ports
+	}
+	for _, p := range ports {
+		if r.Ingress(class.Ingress, p.Port).Binds {
+			bound = append(bound, p)
+		} else {
+			redirected = append(redirected, p)
+		}
+	}
+	return redirected, bound
+}
+
 // boundParts returns the parts of a listener for each port, which binds the address at
-// which the workload is called. The workload has the port on loopback.
-func boundParts(class index.LDSClass, ports []index.InboundPort) []piece.Part {
+// which the workload is called. The workload has the port on loopback, or where its Sidecar
+// says.
+func boundParts(r *index.Reader, class index.LDSClass, ports []index.InboundPort) []piece.Part {
 	var parts []piece.Part
 	for _, p := range ports {
-		if class.Address == "" || strings.HasPrefix(class.Address, "127.0.0.1") {
-			reason := "the node of the sidecar names no address at which it is called"
-			if class.Address != "" {
-				reason = fmt.Sprintf("the sidecar is called at %s, where the workload itself listens", class.Address)
+		in := r.Ingress(class.Ingress, p.Port)
+		address, why := boundAddress(class, in, p.Port)
+		if why != nil {
+			why.Resource = "Listener " + listenerName(address, p.Port)
+			parts = append(parts, *why)
+			if in.Field == "" {
+				return parts // it is so with all ports
 			}
-			return []piece.Part{piece.Problem{
-				Severity: problem.Error, Code: "conflict", Resource: "Listener " + listenerName(loopback, p.Port),
-				Reason: reason, Advice: "give the sidecar an address of its own (INSTANCE_IPS), and let the workload listen on 127.0.0.1",
-				Effect: "the sidecar has no listeners for its workload",
-			}}
+			continue
 		}
-		name := "inbound_" + listenerName(class.Address, p.Port)
-		parts = append(parts, boundHead{name, class.Address, p}, inboundChains{
-			listener: name, name: name, cluster: piece.InboundCluster(p.Port),
+		name := "inbound_" + listenerName(address, p.Port)
+		parts = append(parts, boundHead{name, address, p, in.TLS != nil}, inboundChains{
+			listener: name, name: name, cluster: piece.InboundCluster(p.Port), number: p.Port, ingress: class.Ingress,
 			protocol: p.Protocol, mode: p.Mode, certificates: class.Certificates, policies: policy.OfConnections(class),
 		})
 	}
 	return parts
 }
 
+// boundAddress returns the address of a listener that binds a port, or why there can be none.
+func boundAddress(class index.LDSClass, in index.Ingress, port uint32) (address string, why *piece.Problem) {
+	address = cmp.Or(in.Bind, class.Address)
+	if !class.Bind && in.Bind == "" {
+		address = anyAddress
+	}
+	itself := in.Endpoint == "" || in.Endpoint == fmt.Sprintf("127.0.0.1:%d", port) || in.Endpoint == fmt.Sprintf("[::1]:%d", port)
+	n, instance := in.OfInstance()
+	const effect = "the sidecar has no listeners for its workload"
+	switch {
+	case address == "":
+		return loopback, &piece.Problem{
+			Severity: problem.Error, Code: "conflict", Reason: "the node of the sidecar names no address at which it is called",
+			Advice: "give the sidecar an address of its own (INSTANCE_IPS), and let the workload listen on 127.0.0.1", Effect: effect,
+		}
+	case instance && uint32(n) == port, in.Field != "" && itself && (strings.HasPrefix(address, "127.0.0.1") || address == anyAddress || address == "::1"):
+		return address, &piece.Problem{
+			Severity: problem.Error, Code: "conflict", Key: in.Key, Field: in.Field,
+			Reason: fmt.Sprintf("the listener binds port %d of %s, where the workload itself listens", port, address),
+			Advice: "name another port in defaultEndpoint, or an address in bind", Effect: "the sidecar does not have the listener",
+		}
+	case in.Field == "" && strings.HasPrefix(address, "127.0.0.1"):
+		return loopback, &piece.Problem{
+			Severity: problem.Error, Code: "conflict", Reason: fmt.Sprintf("the sidecar is called at %s, where the workload itself listens", address),
+			Advice: "give the sidecar an address of its own (INSTANCE_IPS), and let the workload listen on 127.0.0.1", Effect: effect,
+		}
+	}
+	return address, nil
+}
+
 // boundHead is the part for a listener that binds a port, without its filter chains.
 type boundHead struct {
 	name, address string
 	port          index.InboundPort
+	ends          bool // TLS ends here
 }
 
 func (h boundHead) Make(r *index.Reader) ([]piece.Piece, []problem.Diagnostic) {
 	l := &listenerv3.Listener{Name: h.name, Address: socket(h.address, h.port.Port), TrafficDirection: corev3.TrafficDirection_INBOUND}
 	detect(l, r)
-	if h.port.Mode != index.PeerDisable {
+	if h.port.Mode != index.PeerDisable || h.ends {
 		l.ListenerFilters = append(l.ListenerFilters, inspector("envoy.filters.listener.tls_inspector", &tlsinspectorv3.TlsInspector{}))
 	}
 	if h.port.Mode != index.PeerStrict && sniffs(h.port.Protocol) {

@@ -1,6 +1,7 @@
 package listener
 
 import (
+	"fmt"
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -15,8 +16,10 @@ import (
 	"meshlog.dev/services/mesh/index"
 	"meshlog.dev/services/mesh/problem"
 	"meshlog.dev/services/mesh/proxy"
+	"meshlog.dev/services/mesh/xds/gateway"
 	"meshlog.dev/services/mesh/xds/piece"
 	"meshlog.dev/services/mesh/xds/policy"
+	"meshlog.dev/services/mesh/xds/traffic"
 )
 
 // The names by which clients of the mesh say in their handshakes what they speak (LSN-9),
@@ -40,6 +43,8 @@ func sniffs(p index.Protocol) bool { return p == index.Sniffed }
 type inboundChains struct {
 	listener, name, cluster string
 	port                    uint32 // that a chain demands; 0: any
+	number                  uint32 // of the port, also where chains need not demand it
+	ingress                 string // as in index.LDSClass
 	protocol                index.Protocol
 	mode                    index.PeerMode
 	certificates            proxy.Certificates
@@ -81,6 +86,10 @@ func chainKinds(mode index.PeerMode, protocol index.Protocol) []chainKind {
 
 func (c inboundChains) Make(r *index.Reader) ([]piece.Piece, []problem.Diagnostic) {
 	var all []*listenerv3.FilterChain
+	in := r.Ingress(c.ingress, c.number)
+	if in.TLS != nil && c.mode == index.PeerDisable {
+		return chains(c.listener, c.ending(r, in)), nil
+	}
 	kinds := chainKinds(c.mode, c.protocol)
 	if c.name == virtualInbound && c.mode == index.PeerDisable { // TLS is looked for on ports that no service names
 		kinds = append(kinds, chainKind{transport: tlsSocket})
@@ -89,12 +98,51 @@ func (c inboundChains) Make(r *index.Reader) ([]piece.Piece, []problem.Diagnosti
 		if k.decrypts && c.certificates == (proxy.Certificates{}) {
 			continue // MTLS-16
 		}
-		all = append(all, c.chain(r, k))
+		all = append(all, c.chain(r, k, in))
 	}
 	if len(all) == 0 { // without a chain of its own, connections to the port would find those for any port
 		all = append(all, &listenerv3.FilterChain{Name: c.name, FilterChainMatch: c.match(chainKind{}), Filters: []*listenerv3.Filter{forward(piece.BlackHoleCluster)}})
 	}
-	return chains(c.listener, all...), nil
+	for _, chain := range all {
+		c.restrict(chain, in)
+	}
+	return chains(c.listener, all...), c.problems(in)
+}
+
+// restrict has a chain take only connections to the address that an ingress listener binds.
+// A listener of its own has that address.
+func (c inboundChains) restrict(chain *listenerv3.FilterChain, in index.Ingress) {
+	if in.Bind != "" && c.port != 0 {
+		chain.FilterChainMatch.PrefixRanges = ranges([]string{in.Bind})
+	}
+}
+
+// problems reports TLS that cannot end at a port: clients of the mesh bring that of the mesh.
+func (c inboundChains) problems(in index.Ingress) []problem.Diagnostic {
+	if in.TLS == nil {
+		return nil
+	}
+	return []problem.Diagnostic{{
+		Severity: problem.Warning, Code: "conflict", Key: in.Key, Field: in.Field + ".tls",
+		Reason: fmt.Sprintf("port %d of some workloads takes mutual TLS of the mesh, so TLS for callers from outside cannot end there", c.number),
+		Advice: "write a PeerAuthentication with mode DISABLE for the port",
+		Effect: "connections in other TLS are forwarded to the workload as they are, or closed with mode STRICT",
+	}}
+}
+
+// ending returns the chain of a port at which TLS of callers from outside the mesh ends
+// (SC-5). What is not encrypted finds no chain, and is closed.
+func (c inboundChains) ending(r *index.Reader, in index.Ingress) *listenerv3.FilterChain {
+	s := gateway.Server{Key: in.Key, Field: in.Field, TLS: in.TLS}
+	requests := c.protocol == index.HTTPS
+	if c.protocol = index.TCP; requests {
+		c.protocol, s.Routes = index.HTTP, c.cluster // so that it offers HTTP
+	}
+	chain := c.chain(r, chainKind{transport: tlsSocket, requests: requests}, in)
+	tls := &chooser{mesh: r.Mesh(), trust: r.Trust(), port: &gateway.Port{}}
+	tls.decrypt(&s, chain)
+	c.restrict(chain, in)
+	return chain
 }
 
 func (c inboundChains) match(k chainKind) *listenerv3.FilterChainMatch {
@@ -105,7 +153,7 @@ func (c inboundChains) match(k chainKind) *listenerv3.FilterChainMatch {
 	return m
 }
 
-func (c inboundChains) chain(r *index.Reader, k chainKind) *listenerv3.FilterChain {
+func (c inboundChains) chain(r *index.Reader, k chainKind, in index.Ingress) *listenerv3.FilterChain {
 	chain := &listenerv3.FilterChain{Name: c.chainName(k), FilterChainMatch: c.match(k)}
 	if k.decrypts {
 		chain.TransportSocket = &corev3.TransportSocket{
@@ -122,6 +170,9 @@ func (c inboundChains) chain(r *index.Reader, k chainKind) *listenerv3.FilterCha
 	to := &tcpv3.TcpProxy{StatPrefix: c.cluster, ClusterSpecifier: &tcpv3.TcpProxy_Cluster{Cluster: c.cluster}}
 	if k.decrypts {
 		to.MaxDownstreamConnectionDuration = limit(r.MaxConnectionDuration())
+	}
+	if in.Pool != nil {
+		shape(to, traffic.Policy{Pool: in.Pool}) // SC-6
 	}
 	// That a provider cannot decide about connections is no problem to report: every
 	// workload has chains for them, also one that only gets requests.

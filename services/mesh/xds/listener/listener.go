@@ -10,6 +10,7 @@ package listener
 
 import (
 	"strconv"
+	"strings"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
@@ -49,6 +50,9 @@ const (
 )
 
 func listenerName(address string, port uint32) string {
+	if strings.HasPrefix(address, unixScheme) {
+		return address
+	}
 	return address + "_" + strconv.FormatUint(uint64(port), 10)
 }
 
@@ -95,7 +99,12 @@ func inspector(name string, config proto.Message) *listenerv3.ListenerFilter {
 	return &listenerv3.ListenerFilter{Name: name, ConfigType: &listenerv3.ListenerFilter_TypedConfig{TypedConfig: piece.Any(config)}}
 }
 
+const unixScheme = "unix://"
+
 func socket(address string, port uint32) *corev3.Address {
+	if path, is := strings.CutPrefix(address, unixScheme); is {
+		return &corev3.Address{Address: &corev3.Address_Pipe{Pipe: &corev3.Pipe{Path: path}}}
+	}
 	return &corev3.Address{Address: &corev3.Address_SocketAddress{SocketAddress: &corev3.SocketAddress{
 		Address: address, PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: port},
 	}}}
@@ -103,9 +112,9 @@ func socket(address string, port uint32) *corev3.Address {
 
 // virtualOutbound is the part for the listener that takes all redirected
 // connections and passes each to the listener of its destination (LSN-1).
-type virtualOutbound struct{}
+type virtualOutbound struct{ outbound string } // as in index.LDSClass
 
-func (virtualOutbound) Make(r *index.Reader) ([]piece.Piece, []problem.Diagnostic) {
+func (v virtualOutbound) Make(r *index.Reader) ([]piece.Piece, []problem.Diagnostic) {
 	const name = "virtualOutbound"
 	mesh := r.Mesh()
 	port := uint32(mesh.GetProxyListenPort())
@@ -119,16 +128,7 @@ func (virtualOutbound) Make(r *index.Reader) ([]piece.Piece, []problem.Diagnosti
 				FilterChainMatch: &listenerv3.FilterChainMatch{DestinationPort: wrapperspb.UInt32(port)},
 				Filters:          []*listenerv3.Filter{forward(piece.BlackHoleCluster)},
 			},
-			{Name: name + "-catchall-tcp", Filters: []*listenerv3.Filter{forward(otherCluster(route.AllowsAny(mesh)))}},
+			{Name: name + "-catchall-tcp", Filters: []*listenerv3.Filter{forward(route.UnknownCluster(r.Outbound(v.outbound)))}},
 		},
 	}}}, nil
-}
-
-// otherCluster returns the cluster for connections to unknown destinations
-// (MC-3).
-func otherCluster(allowAny bool) string {
-	if allowAny {
-		return piece.PassthroughCluster
-	}
-	return piece.BlackHoleCluster
 }

@@ -27,7 +27,7 @@ type observed struct {
 }
 
 func observedOf(class index.LDSClass, server bool) observed {
-	from := callee.Caller{Services: class.Scope.Services, Router: class.Client == index.ClientRouter}
+	from := callee.From(class.Scope.Services, class.Scope.Imports, class.Client == index.ClientRouter)
 	return observed{class.Telemetry, server, from, class.ServiceName}
 }
 

@@ -19,47 +19,34 @@ import (
 // have virtualOutbound even if they see no service: redirected connections
 // would otherwise be refused (LSN-1).
 func sidecarParts(r *index.Reader, class index.LDSClass) []piece.Part {
-	all := slices.Clone(r.VirtualServices(class.Scope, route.Mesh))
-	heads := slices.DeleteFunc(all, func(vs *index.VirtualServiceHead) bool { return !vs.TCP })
-	o := &outbound{
-		r: r, class: class, dynamic: namedByCalls(r, class.Scope), wildcard: anyAddress, defaults: shaped(r.Mesh()) != nil,
-		virtualServices: route.NewHostIndex(heads), entries: map[place]*entry{},
-	}
-	if class.Bind {
-		o.wildcard = loopback
-	}
-	for _, s := range r.Services(class.Scope) {
-		s = s.In(class.Cluster)
-		for _, p := range s.Ports {
-			o.add(s, p)
-		}
-	}
+	o := &outbound{r: r, class: class, dynamic: namedByCalls(r, class.Scope), defaults: shaped(r.Mesh()) != nil, entries: map[place]*entry{}}
+	o.listen(r.Egress(class.Scope))
 	var parts []piece.Part
 	if class.Bind {
 		for _, p := range class.Inbound.Ports() { // the workload listens there
 			o.reserve(place{loopback, p.Port})
 		}
 	} else {
-		parts = append(parts, virtualOutbound{})
+		parts = append(parts, virtualOutbound{class.Outbound})
 		o.reserve(place{anyAddress, uint32(r.Mesh().GetProxyListenPort())})
 	}
 	if port := r.Mesh().GetProxyHttpPort(); port > 0 {
 		parts = append(parts, proxied{uint32(port), offers(r, class.Certificates), o.dynamic})
 		o.reserve(place{loopback, uint32(port)})
 	}
+	o.unreachable()
 	return append(append(parts, o.parts()...), o.problems...)
 }
 
 // outbound collects the listeners of a class of sidecars.
 type outbound struct {
-	r               *index.Reader
-	class           index.LDSClass
-	wildcard        string           // address of listeners that services share
-	defaults        bool             // the MeshConfig says something about connections
-	dynamic         bool             // as in requests
-	virtualServices *route.HostIndex // those with TCP routes
-	entries         map[place]*entry
-	problems        []piece.Part
+	r        *index.Reader
+	class    index.LDSClass
+	defaults bool // the MeshConfig says something about connections
+	dynamic  bool // as in requests
+	entries  map[place]*entry
+	problems []piece.Part
+	spot     // of the egress listener that is added
 }
 
 func (o *outbound) report(key ident.Key, field, reason, advice, effect string) {
@@ -90,6 +77,8 @@ type place struct {
 // entry is a listener with its services.
 type entry struct {
 	place
+	bind    bool   // it binds its port, because nothing redirects connections to it
+	own     bool   // a Sidecar has it, so other services are not called here
 	routes  string // empty: no routes for requests
 	grpcWeb bool
 	// all gets every connection that no other field takes.
@@ -105,6 +94,7 @@ type entry struct {
 type user struct {
 	service *index.Service
 	port    index.Port
+	routing *route.HostIndex // VirtualServices with TCP routes
 }
 
 // condition selects the connections that a chain takes.
@@ -118,7 +108,7 @@ func (o *outbound) entry(address string, port uint32, s *index.Service) *entry {
 	at := place{address, port}
 	e := o.entries[at]
 	if e == nil {
-		e = &entry{place: at, some: map[condition]*user{}}
+		e = &entry{place: at, bind: o.bind, own: o.own, some: map[condition]*user{}}
 		o.entries[at] = e
 	}
 	e.services = append(e.services, s)
@@ -127,16 +117,18 @@ func (o *outbound) entry(address string, port uint32, s *index.Service) *entry {
 
 // add puts a service's port on its listeners (LSN-5 to LSN-7, LSN-10).
 func (o *outbound) add(s *index.Service, p index.Port) {
-	u := &user{s, p}
+	u := &user{s, p, o.routing}
 	if p.Protocol.IsHTTP() {
-		o.entry(o.wildcard, p.Number, s).addRequests(u, route.ForPort(p.Number))
+		if !o.taken(p.Number) {
+			o.entry(o.shared, p.Number, s).addRequests(u, route.ForPort(p.Number))
+		}
 		return
 	}
 	switch {
 	case s.Resolution == index.DynamicDNS:
 		o.addNamed(u)
 		return
-	case o.class.Bind || len(s.Addresses) == 0:
+	case o.fixed || len(s.Addresses) == 0:
 		o.addUnaddressed(u)
 		return
 	}
@@ -148,7 +140,10 @@ func (o *outbound) add(s *index.Service, p index.Port) {
 		case pre.IsSingleIP():
 			o.addAddress(u, pre)
 		default:
-			e := o.entry(o.wildcard, p.Number, s)
+			if o.taken(p.Number) {
+				continue
+			}
+			e := o.entry(o.shared, p.Number, s)
 			if p.Protocol == index.Sniffed {
 				e.addRequests(u, route.ForPort(p.Number))
 			}
@@ -163,6 +158,9 @@ func (o *outbound) add(s *index.Service, p index.Port) {
 
 // addAddress gives an address to the service, unless a senior one has it.
 func (o *outbound) addAddress(u *user, address netip.Prefix) {
+	if e := o.entries[place{address.Addr().String(), u.port.Number}]; e != nil && e.own && !o.own {
+		return // a listener of a Sidecar has it
+	}
 	e := o.entry(address.Addr().String(), u.port.Number, u.service)
 	if e.all != nil && e.all.service == u.service {
 		return
@@ -175,6 +173,9 @@ func (o *outbound) addAddress(u *user, address netip.Prefix) {
 // services of the port share.
 func (o *outbound) addUnaddressed(u *user) {
 	name := serverName(u)
+	if o.taken(u.port.Number) {
+		return
+	}
 	if !matchable(name) {
 		o.problems = append(o.problems, piece.Problem{
 			Severity: problem.Warning, Code: "listener", Key: u.service.Key, Field: "spec.hosts",
@@ -184,12 +185,12 @@ func (o *outbound) addUnaddressed(u *user) {
 		})
 		return
 	}
-	e := o.entry(o.wildcard, u.port.Number, u.service)
+	e := o.entry(o.shared, u.port.Number, u.service)
 	if u.port.Protocol == index.Sniffed {
 		e.addRequests(u, route.ForPort(u.port.Number))
 	}
 	switch {
-	case u.service.Headless && !o.class.Bind:
+	case u.service.Headless && !o.fixed:
 		e.headless = append(e.headless, u.service)
 	case name != "":
 		c := condition{serverName: name}
@@ -251,12 +252,12 @@ func (o *outbound) parts() []piece.Part {
 
 func (o *outbound) listener(e *entry) []piece.Part {
 	name := listenerName(e.address, e.port)
-	h := head{address: e.address, port: e.port, bind: o.class.Bind}
+	h := head{address: e.address, port: e.port, bind: e.bind}
 	var parts []piece.Part
 	// If only requests arrive, at the listener's own port, there is nothing else
 	// to let through.
 	h.others = e.all != nil || len(e.some) > 0 || len(e.headless) > 0
-	alone := o.class.Bind && !h.others
+	alone := e.bind && !h.others
 	if e.routes != "" {
 		h.requests = !alone
 		parts = append(parts, requests{name, e.routes, e.grpcWeb, !alone, offers(o.r, o.class.Certificates), o.dynamic})
@@ -275,7 +276,7 @@ func (o *outbound) listener(e *entry) []piece.Part {
 	case e.all != nil:
 		parts = append(parts, o.connections(name, e.all, condition{}, len(parts) > 0))
 	case !alone:
-		parts = append(parts, others{name})
+		parts = append(parts, others{name, o.class.Outbound})
 	}
 	return append([]piece.Part{h}, parts...)
 }
@@ -286,7 +287,7 @@ func (o *outbound) connections(listener string, u *user, c condition, fallback b
 		defaults: o.defaults, rule: o.r.ConnectionRule(o.class.Scope, u.service.Namespace, u.service.Hostname),
 		cidr: c.cidr, serverName: c.serverName != "", fallback: fallback,
 	}
-	if vs := o.virtualServices.Of(u.service.Hostname); vs != nil {
+	if vs := u.routing.Of(u.service.Hostname); vs != nil {
 		part.virtualService = vs.Key
 		part.caller = route.CallerOf(o.r, o.class.Sources, o.class.Scope, vs)
 	}

@@ -213,12 +213,15 @@ func forwardAs(cluster string, policy traffic.Policy) *listenerv3.Filter {
 }
 
 // others is the part for the chain for unknown destinations (LSN-8).
-type others struct{ listener string }
+type others struct {
+	listener string
+	outbound string // as in index.LDSClass
+}
 
 func (o others) Make(r *index.Reader) ([]piece.Piece, []problem.Diagnostic) {
 	return []piece.Piece{{Name: o.listener, Partial: true, Message: &listenerv3.Listener{
 		DefaultFilterChain: &listenerv3.FilterChain{
-			Name: "PassthroughFilterChain", Filters: []*listenerv3.Filter{forward(otherCluster(route.AllowsAny(r.Mesh())))},
+			Name: "PassthroughFilterChain", Filters: []*listenerv3.Filter{forward(route.UnknownCluster(r.Outbound(o.outbound)))},
 		},
 	}}}, nil
 }

@@ -31,7 +31,7 @@ func Parts(r *index.Reader, class index.NDSClass) []piece.Part {
 	}
 	var parts []piece.Part
 	views := r.Views(class.View)
-	for _, s := range r.Services(class.Scope) {
+	for _, s := range listened(r, class.Scope) {
 		own := ""
 		if len(s.Clusters) > 1 && s.IsIn(class.View.Cluster) {
 			own = class.View.Cluster
@@ -45,6 +45,25 @@ func Parts(r *index.Reader, class index.NDSClass) []piece.Part {
 		}
 	}
 	return parts
+}
+
+// listened returns the services for which the sidecar has listeners, each once.
+func listened(r *index.Reader, scope index.Scope) []*index.Service {
+	listeners := r.Egress(scope)
+	if len(listeners) == 1 {
+		return listeners[0].Services
+	}
+	var all []*index.Service
+	seen := map[index.ServiceID]bool{}
+	for _, e := range listeners {
+		for _, s := range e.Services {
+			if !seen[s.ServiceID] {
+				seen[s.ServiceID] = true
+				all = append(all, s)
+			}
+		}
+	}
+	return all
 }
 
 // addressed is a service with virtual IPs.

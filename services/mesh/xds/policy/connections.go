@@ -24,7 +24,7 @@ func OfConnections(class index.LDSClass) Connections {
 	if class.Policies == "" {
 		return Connections{}
 	}
-	return Connections{class.Policies, class.PrincipalNames, callee.Caller{Services: class.Scope.Services, Router: class.Client == index.ClientRouter}}
+	return Connections{class.Policies, class.PrincipalNames, callee.From(class.Scope.Services, class.Scope.Imports, class.Client == index.ClientRouter)}
 }
 
 // Filters returns the network filters that enforce the policies, in the order in which

@@ -129,6 +129,9 @@ func TestCustomFollowsServices(t *testing.T) {
 	of := func(namespace, host, export string) string {
 		return strings.NewReplacer("NAMESPACE", namespace, "HOST", host, "EXPORT", fmt.Sprintf("%q", export)).Replace(entry)
 	}
+	imports := func(hosts string) string { // SC-2
+		return "apiVersion: networking.istio.io/v1\nkind: Sidecar\nmetadata: {name: default, namespace: shop}\nspec: {egress: [{hosts: [" + hosts + "]}]}\n---\n"
+	}
 	for _, test := range []struct {
 		name, service string
 		steps         []string // the services
@@ -139,6 +142,9 @@ func TestCustomFollowsServices(t *testing.T) {
 			of("attic", "auth.example", "*"), of("istio-system", "auth.example", "*"), of("istio-system", "auth.example", "*") + of("attic", "auth.example", "."),
 		}, []string{"", "shop attic", "shop"}},
 		{"private", "istio-system/auth.example", []string{of("istio-system", "auth.example", "."), of("istio-system", "auth.example", "attic")}, []string{"", "attic"}},
+		{"what a Sidecar does not import", "istio-system/auth.example", []string{
+			of("istio-system", "auth.example", "*") + imports(`"./*"`), of("istio-system", "auth.example", "*") + imports(`"istio-system/*"`),
+		}, []string{"attic", "shop attic"}},
 		{"elsewhere", "auth.example", []string{
 			of("istio-system", "auth.example", "*"), of("istio-system", "auth.example", "*") + of("attic", "other.example", "."), of("istio-system", "auth.example", "*"),
 		}, []string{"shop attic", "shop attic", "shop attic"}},
@@ -170,7 +176,7 @@ func TestCustomFollowsServices(t *testing.T) {
 					}
 					made[class] = m
 					if !slices.ContainsFunc(pc.Classes(), func(c index.ProxyClass) bool {
-						return c.ECDS.Services == class.Services && c.ECDS.Selected == class.Selected
+						return c.ECDS.Services == class.Services && c.ECDS.Selected == class.Selected && c.ECDS.Scope.Imports == class.Scope.Imports
 					}) {
 						t.Errorf("step %d: the gate does not check the class %+v", i, class)
 					}

@@ -75,7 +75,7 @@ func (f *fetcher) cluster(rule jwt.Rule) (cluster, reason, advice string) {
 	}
 	suffix := f.r.DomainSuffix()
 	host = hostname.Full(host, rule.Policy.Namespace, suffix)
-	_, s := f.r.ServicesOfHost(f.from.Services, host)
+	_, s := f.r.ServicesOfHost(f.from.Scope, host)
 	if s == nil || s.Namespace != rule.Policy.Namespace {
 		s, reason, advice = callee.Service(f.r, hostname.Home(host, suffix), host, f.from, keysURI)
 		if s == nil {

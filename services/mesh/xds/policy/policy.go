@@ -24,11 +24,11 @@ func Parts(_ *index.Reader, class index.ECDSClass) []piece.Part {
 		s := slot{name: name, selected: class.Selected, principalNames: class.PrincipalNames}
 		switch {
 		case name == Custom:
-			s.from = callee.Caller{Services: class.Services, Router: class.Client == index.ClientRouter}
+			s.from = callee.From(class.Services, class.Scope.Imports, class.Client == index.ClientRouter)
 		case name == JWT:
 			s.router = class.Client == index.ClientRouter
 			if class.Fetches {
-				s.from, s.scope = callee.Caller{Services: class.Scope.Services, Router: s.router}, class.Scope
+				s.from, s.scope = callee.From(class.Scope.Services, class.Scope.Imports, s.router), class.Scope
 			}
 		}
 		parts[i] = s

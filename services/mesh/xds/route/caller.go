@@ -75,7 +75,7 @@ func CallerOf(r *index.Reader, sources index.SelectorSet, scope index.Scope, hea
 	c := Caller{sources: index.SelectorSet(strings.Join(relevant, "\n"))}
 	scope.VirtualServices = ""
 	rules := index.Scope{Rules: scope.Rules, Selected: scope.Selected}
-	for _, c.scope = range []index.Scope{{}, rules, {Services: scope.Services}, scope} {
+	for _, c.scope = range []index.Scope{{}, rules, {Services: scope.Services, Imports: scope.Imports}, scope} {
 		if c.scope == scope || looksEqual(r, scope, c.scope, heads) {
 			break
 		}
@@ -89,7 +89,7 @@ func looksEqual(r *index.Reader, a, b index.Scope, heads []*index.VirtualService
 			return a == b
 		}
 		for _, host := range vs.Destinations {
-			serviceA, serviceB := r.ServiceByHost(a, host), r.ServiceByHost(b, host)
+			serviceA, serviceB := r.Destination(a, host), r.Destination(b, host)
 			if serviceA != serviceB {
 				return false
 			}
@@ -154,7 +154,7 @@ func (b Bound) All() iter.Seq2[string, ident.Key] {
 func NewOptions(r *index.Reader, c Caller, port uint32, gateway string) Options {
 	o := Options{
 		Port: port, Gateway: gateway, Sources: c.sources, Mesh: r.Mesh,
-		Service: func(host string) *index.Service { return r.ServiceByHost(c.scope, host) },
+		Service: func(host string) *index.Service { return r.Destination(c.scope, host) },
 		Delegate: func(namespace, name string) *networking.VirtualService {
 			return r.VirtualService(ident.Key{Namespace: namespace, Name: name})
 		},

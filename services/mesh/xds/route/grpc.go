@@ -18,23 +18,20 @@ import (
 // each port of a service, named after its cluster, because a client asks only
 // for the service that it dials.
 func grpcParts(r *index.Reader, class index.RDSClass) []piece.Part {
-	b := newSidecar(r, class)
+	b := &sidecar{r: r, class: class}
 	var parts []piece.Part
-	for _, s := range r.Services(class.Scope) {
-		vs := b.hosts.Of(s.Hostname)
-		rule, _ := r.Rule(class.Scope, s.Namespace, s.Hostname)
-		for _, p := range s.Ports {
-			if !piece.TakesRequests(p.Protocol) {
-				continue
+	for _, e := range r.Egress(class.Scope) {
+		routing := newRouting(e.VirtualServices)
+		for _, s := range e.Services {
+			vs := routing.hosts.Of(s.Hostname)
+			for _, p := range s.Ports {
+				if !piece.TakesRequests(p.Protocol) {
+					continue
+				}
+				h := b.virtualHost(s, p, vs)
+				h.routes, h.alone, h.grpc = piece.ClusterName(s.Hostname, "", p.Number), true, true
+				parts = append(parts, head{routes: h.routes}, h)
 			}
-			h := virtualHost{
-				routes:  piece.ClusterName(s.Hostname, "", p.Number),
-				service: s.ServiceID, host: s.Hostname, port: p.Number, rule: rule, alone: true, grpc: true,
-			}
-			if vs != nil {
-				b.route(&h, vs)
-			}
-			parts = append(parts, head{routes: h.routes}, h)
 		}
 	}
 	return parts

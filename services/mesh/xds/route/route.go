@@ -5,7 +5,6 @@ import (
 
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	"google.golang.org/protobuf/types/known/wrapperspb"
-	meshconfig "istio.io/api/mesh/v1alpha1"
 
 	"meshlog.dev/services/mesh/index"
 	"meshlog.dev/services/mesh/problem"
@@ -69,17 +68,20 @@ func partialHost(routes string, h *routev3.VirtualHost) []piece.Piece {
 }
 
 // catchAll is the part for requests to unknown hosts (VS-8).
-type catchAll struct{ routes string }
+type catchAll struct {
+	routes   string
+	outbound string // as in index.RDSClass
+}
 
 func (c catchAll) Make(r *index.Reader) ([]piece.Piece, []problem.Diagnostic) {
 	route := &routev3.Route{Match: everything()}
 	name := "allow_any"
-	if AllowsAny(r.Mesh()) {
-		to := piece.PassthroughCluster
-		if piece.ResolvesUnknown(r.Mesh()) {
-			name, to = "allow_any_dynamic_dns", piece.DynamicDNSCluster
+	if to := r.Outbound(c.outbound); to.AllowAny {
+		cluster := UnknownCluster(to)
+		if to.Resolve {
+			name, cluster = "allow_any_dynamic_dns", piece.DynamicDNSCluster
 		}
-		action := &routev3.RouteAction{ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: to}}
+		action := &routev3.RouteAction{ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: cluster}}
 		timeout(action, nil, false)
 		route.Action = &routev3.Route_Route{Route: action}
 	} else {
@@ -90,7 +92,13 @@ func (c catchAll) Make(r *index.Reader) ([]piece.Piece, []problem.Diagnostic) {
 	return partialHost(c.routes, &routev3.VirtualHost{Name: name, Domains: []string{"*"}, Routes: []*routev3.Route{route}}), nil
 }
 
-// AllowsAny reports whether sidecars may connect to unknown hosts (MC-3).
-func AllowsAny(mesh *meshconfig.MeshConfig) bool {
-	return mesh.GetOutboundTrafficPolicy().GetMode() != meshconfig.MeshConfig_OutboundTrafficPolicy_REGISTRY_ONLY
+// UnknownCluster returns the cluster for calls to unknown destinations (MC-3, SC-7).
+func UnknownCluster(to index.Outbound) string {
+	switch proxy := to.Proxy; {
+	case !to.AllowAny:
+		return piece.BlackHoleCluster
+	case proxy != nil:
+		return piece.ClusterName(proxy.GetHost(), proxy.GetSubset(), proxy.GetPort().GetNumber())
+	}
+	return piece.PassthroughCluster
 }

@@ -15,20 +15,37 @@ import (
 
 // sidecarParts returns the parts of a sidecar's RouteConfigurations.
 func sidecarParts(r *index.Reader, class index.RDSClass) []piece.Part {
-	b := newSidecar(r, class)
-	for _, s := range r.Services(class.Scope) {
-		vs := b.hosts.Of(s.Hostname)
-		own := class.Namespace != "" && class.Namespace == hostname.Home(s.Hostname, r.DomainSuffix())
+	b := &sidecar{r: r, class: class, suffix: hostname.Suffix(r.DomainSuffix()), tables: map[string]*portHosts{}}
+	listeners := r.Egress(class.Scope)
+	for i := range listeners {
+		b.listen(&listeners[i], index.OwnPorts(listeners))
+	}
+	for _, hosts := range b.tables {
+		b.addOthers(hosts)
+	}
+	return b.parts()
+}
+
+// listen adds the virtual hosts of an egress listener. Ports are those of listeners of
+// their own: only these have the hosts of the port (SC-3).
+func (b *sidecar) listen(e *index.Egress, ports map[uint32]bool) {
+	routing := newRouting(e.VirtualServices)
+	for _, s := range e.Services {
+		vs := routing.hosts.Of(s.Hostname)
+		own := b.class.Namespace != "" && b.class.Namespace == hostname.Home(s.Hostname, b.r.DomainSuffix())
 		for _, p := range s.Ports {
-			if piece.TakesRequests(p.Protocol) {
-				b.addService(s, p, vs, own)
+			switch {
+			case e.Socket() && e.Protocol.IsHTTP():
+				b.addService(s, p, vs, own, b.table(e.Bind, 0, routing))
+			case e.Socket(), e.Port != 0 && !e.Protocol.IsHTTP():
+			case e.Port != 0:
+				b.addService(s, p, vs, own, b.table(ForPort(e.Port), e.Port, routing))
+			case piece.TakesRequests(p.Protocol) && !ports[p.Number]:
+				b.addService(s, p, vs, own, b.table(ForPort(p.Number), p.Number, routing))
+				b.addSniffed(s, p, vs)
 			}
 		}
 	}
-	for port, hosts := range b.ports {
-		b.addOthers(port, hosts)
-	}
-	return b.parts()
 }
 
 // sidecar collects the virtual hosts of a class of sidecars.
@@ -37,23 +54,26 @@ type sidecar struct {
 	class  index.RDSClass
 	suffix string
 
+	tables map[string]*portHosts // by the name of the RouteConfiguration
+	alone  []piece.Part          // of services with a RouteConfiguration of their own
+}
+
+// routing is the VirtualServices with routes for requests that a listener has.
+type routing struct {
 	virtualServices []*index.VirtualServiceHead
 	hosts           *HostIndex
-	ports           map[uint32]*portHosts
-	alone           []piece.Part // of services with a RouteConfiguration of their own
 }
 
-func newSidecar(r *index.Reader, class index.RDSClass) *sidecar {
-	all := slices.Clone(r.VirtualServices(class.Scope, Mesh))
-	heads := slices.DeleteFunc(all, func(vs *index.VirtualServiceHead) bool { return !vs.HTTP })
-	return &sidecar{
-		r: r, class: class, suffix: hostname.Suffix(r.DomainSuffix()),
-		virtualServices: heads, hosts: NewHostIndex(heads), ports: map[uint32]*portHosts{},
-	}
+func newRouting(all []*index.VirtualServiceHead) *routing {
+	heads := slices.DeleteFunc(slices.Clone(all), func(vs *index.VirtualServiceHead) bool { return !vs.HTTP })
+	return &routing{heads, NewHostIndex(heads)}
 }
 
-// portHosts are the virtual hosts of a port.
+// portHosts are the virtual hosts of a port, or of a Unix socket.
 type portHosts struct {
+	*routing
+	routes     string // the name of the RouteConfiguration
+	port       uint32 // 0: requests to all ports arrive here
 	candidates []*candidate
 	services   map[string]bool    // lower-case hosts of services
 	applied    map[ident.Key]bool // VirtualServices that route a service here
@@ -91,44 +111,60 @@ func Senior(a, b *index.Service, cluster string) bool {
 	return cmp.Or(cmp.Compare(a.Hostname, b.Hostname), cmp.Compare(a.Namespace, b.Namespace)) < 0
 }
 
-func (b *sidecar) addService(s *index.Service, p index.Port, vs *index.VirtualServiceHead, own bool) {
-	h := virtualHost{routes: ForPort(p.Number), service: s.ServiceID, host: s.Hostname, port: p.Number, own: own}
-	h.rule, _ = b.r.Rule(b.class.Scope, s.Namespace, s.Hostname)
-	if local := s.In(b.class.Cluster); local != s {
-		h.cluster, s = b.class.Cluster, local
+// table returns the virtual hosts of a RouteConfiguration.
+func (b *sidecar) table(routes string, port uint32, of *routing) *portHosts {
+	t := b.tables[routes]
+	if t == nil {
+		t = &portHosts{routing: of, routes: routes, port: port, services: map[string]bool{}, applied: map[ident.Key]bool{}}
+		b.tables[routes] = t
 	}
+	return t
+}
+
+func (b *sidecar) virtualHost(s *index.Service, p index.Port, vs *index.VirtualServiceHead) virtualHost {
+	h := virtualHost{service: s.ServiceID, host: s.Hostname, port: p.Number}
+	h.rule, _ = b.r.Rule(b.class.Scope, s.Namespace, s.Hostname)
 	if vs != nil {
 		b.route(&h, vs)
 	}
-	hosts := b.ports[p.Number]
-	if hosts == nil {
-		hosts = &portHosts{services: map[string]bool{}, applied: map[ident.Key]bool{}}
-		b.ports[p.Number] = hosts
+	return h
+}
+
+func (b *sidecar) addService(s *index.Service, p index.Port, vs *index.VirtualServiceHead, own bool, hosts *portHosts) {
+	h := b.virtualHost(s, p, vs)
+	h.routes, h.own, h.withPort = hosts.routes, own, hosts.port == 0
+	if local := s.In(b.class.Cluster); local != s {
+		h.cluster, s = b.class.Cluster, local
 	}
 	hosts.services[strings.ToLower(s.Hostname)] = true
 	if vs != nil {
 		hosts.applied[vs.Key] = true
 	}
 	hosts.candidates = append(hosts.candidates, &candidate{virtualHost: h, service: s})
-	if name, ok := Sniffed(s, p); ok {
-		h.routes, h.alone, h.own, h.cluster = name, true, false, ""
+}
+
+// addSniffed adds the RouteConfiguration of a port that has one of its own (VS-6).
+func (b *sidecar) addSniffed(s *index.Service, p index.Port, vs *index.VirtualServiceHead) {
+	if name, ok := Sniffed(s.In(b.class.Cluster), p); ok {
+		h := b.virtualHost(s, p, vs)
+		h.routes, h.alone = name, true
 		b.alone = append(b.alone, head{routes: name}, h)
 	}
 }
 
 // addOthers adds hosts of VirtualServices that are no service of the port: on
 // port 80, and where the VirtualService routes a service of the port.
-func (b *sidecar) addOthers(port uint32, hosts *portHosts) {
-	for _, vs := range b.virtualServices {
-		if port != 80 && !hosts.applied[vs.Key] {
+func (b *sidecar) addOthers(hosts *portHosts) {
+	for _, vs := range hosts.virtualServices {
+		if hosts.port != 80 && !hosts.applied[vs.Key] || hosts.port == 0 {
 			continue
 		}
 		for _, host := range vs.Hosts {
 			lower := strings.ToLower(host)
-			if b.hosts.exact[lower] != vs || hosts.services[lower] || isWildcard(lower) && hosts.any(lower) {
+			if hosts.hosts.exact[lower] != vs || hosts.services[lower] || isWildcard(lower) && hosts.any(lower) {
 				continue
 			}
-			h := virtualHost{routes: ForPort(port), host: host, port: port}
+			h := virtualHost{routes: hosts.routes, host: host, port: hosts.port}
 			b.route(&h, vs)
 			hosts.candidates = append(hosts.candidates, &candidate{virtualHost: h})
 		}
@@ -154,16 +190,18 @@ func (b *sidecar) route(h *virtualHost, vs *index.VirtualServiceHead) {
 // parts returns all parts in order.
 func (b *sidecar) parts() []piece.Part {
 	all := b.alone
-	ports := slices.Sorted(maps.Keys(b.ports))
-	for _, port := range ports {
-		all = append(all, head{routes: ForPort(port)})
-		all = b.settle(all, b.ports[port].candidates)
-		all = append(all, catchAll{ForPort(port)})
+	tables := slices.SortedFunc(maps.Values(b.tables), func(x, y *portHosts) int {
+		return cmp.Or(cmp.Compare(x.port, y.port), cmp.Compare(x.routes, y.routes))
+	})
+	for _, t := range tables {
+		all = append(all, head{routes: t.routes, ports: t.port == 0})
+		all = b.settle(all, t.candidates)
+		all = append(all, catchAll{t.routes, b.class.Outbound})
 	}
 	if b.r.Mesh().GetProxyHttpPort() > 0 {
 		all = append(all, head{routes: ForProxying, ports: true})
-		all = b.settle(all, b.proxied(ports))
-		all = append(all, catchAll{ForProxying})
+		all = b.settle(all, proxied(tables))
+		all = append(all, catchAll{ForProxying, b.class.Outbound})
 	}
 	return all
 }
@@ -194,10 +232,13 @@ func (b *sidecar) settle(all []piece.Part, hosts []*candidate) []piece.Part {
 
 // proxied returns the virtual hosts of all ports, for callers that use the
 // sidecar as a proxy (LSN-13).
-func (b *sidecar) proxied(ports []uint32) []*candidate {
+func proxied(tables []*portHosts) []*candidate {
 	var all []*candidate
-	for _, port := range ports {
-		for _, h := range b.ports[port].candidates {
+	for _, t := range tables {
+		if t.port == 0 {
+			continue // a Unix socket has hosts of its own
+		}
+		for _, h := range t.candidates {
 			again := &candidate{virtualHost: h.virtualHost, service: h.service}
 			again.routes, again.withPort, again.without = ForProxying, true, ""
 			all = append(all, again)

@@ -30,6 +30,11 @@ func Parts(r *index.Reader, class index.SDSClass) []piece.Part {
 	if class.Client == index.ClientRouter {
 		c.servers(r, class.Gateways, class.Listens)
 	}
+	if class.Ingress != "" {
+		for _, in := range r.IngressTLS(class.Ingress) {
+			c.server(gateway.Server{Key: in.Key, Field: in.Field, TLS: in.TLS}, false)
+		}
+	}
 	// Agents ask for the CAs of the mesh on streams of their own, also for Envoys that get
 	// them by a socket: that they apply them is their report (CA-10).
 	if class.Namespace == "" {
