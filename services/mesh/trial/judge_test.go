@@ -25,11 +25,11 @@ type base struct {
 	world *world.World
 }
 
-func newBase(t testing.TB) *base {
+func newBase(t testing.TB, file string) *base {
 	t.Helper()
 	percent := debug.SetGCPercent(400) // thousands of worlds are made, and few bytes live
 	t.Cleanup(func() { debug.SetGCPercent(percent) })
-	text, err := os.ReadFile("testdata/base.yaml")
+	text, err := os.ReadFile("testdata/" + file)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -87,8 +87,18 @@ func withoutEffect(kind string) map[string]bool {
 // before (section 5, item 2), and it is validation that finds it, with the
 // field; the trial is for what no list of values contains.
 func TestValidationRefusesWhatGenerationRefuses(t *testing.T) {
-	all := newBase(t).world
-	for _, name := range []string{"ServiceEntry", "WorkloadEntry", "VirtualService", "DestinationRule", "Gateway", "Service", "EndpointSlice", "Pod", "MeshConfig", "MeshNetworks", "MeshPolicy"} {
+	mutateAll(t, "base.yaml", "ServiceEntry", "WorkloadEntry", "VirtualService", "DestinationRule", "Gateway", "Service", "EndpointSlice", "Pod", "MeshConfig", "MeshNetworks", "MeshPolicy")
+}
+
+// TL-3, TL-5: the same of access logs and traces.
+func TestValidationRefusesWhatObserversRefuse(t *testing.T) {
+	mutateAll(t, "observed.yaml", "MeshConfig", "Telemetry")
+}
+
+func mutateAll(t *testing.T, file string, kinds ...string) {
+	t.Helper()
+	all := newBase(t, file).world
+	for _, name := range kinds {
 		kd, ok := kind.ByName(name)
 		if !ok {
 			t.Fatal(name)
@@ -99,7 +109,7 @@ func TestValidationRefusesWhatGenerationRefuses(t *testing.T) {
 			}
 			t.Run(name+"/"+o.Key.Name, func(t *testing.T) {
 				t.Parallel()
-				b := newBase(t)
+				b := newBase(t, file)
 				n, good, generated := 0, 0, map[string]bool{}
 				mutants(o.Message, 1, withoutEffect(name), every, func(path string, m proto.Message) {
 					n++

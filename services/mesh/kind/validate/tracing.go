@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/protobuf/types/known/durationpb"
 	meshconfig "istio.io/api/mesh/v1alpha1"
 	telemetry "istio.io/api/telemetry/v1alpha1"
 )
@@ -61,7 +62,7 @@ func (c *checker) traceProvider(at *fieldPath, p *extensionProvider) {
 		at := at.field("zipkin")
 		c.called(at, z)
 		c.urlPath(at.field("path"), z.GetPath())
-		c.atLeast(at.field("timeout"), z.GetTimeout(), time.Millisecond)
+		c.reportTimeout(at.field("timeout"), z.GetTimeout())
 		c.sentHeaders(at.field("headers"), z.GetHeaders())
 	}
 	if d := p.GetDatadog(); d != nil {
@@ -81,7 +82,7 @@ func (c *checker) openTelemetry(at *fieldPath, o *meshconfig.MeshConfig_Extensio
 	if h, at := o.GetHttp(), at.field("http"); h != nil {
 		c.errorIf(h.GetPath() == "", at.field("path"), "write the path of the collector, such as /v1/traces", isMissing)
 		c.urlPath(at.field("path"), h.GetPath())
-		c.atLeast(at.field("timeout"), h.GetTimeout(), time.Millisecond)
+		c.reportTimeout(at.field("timeout"), h.GetTimeout())
 		c.sentHeaders(at.field("headers"), h.GetHeaders())
 		c.errorIf(o.GetGrpc() != nil, at, "keep one of them", "does not go with grpc")
 	}
@@ -91,6 +92,15 @@ func (c *checker) openTelemetry(at *fieldPath, o *meshconfig.MeshConfig_Extensio
 	if e := o.GetServiceAttributeEnrichment(); e != meshconfig.MeshConfig_ExtensionProvider_ISTIO_CANONICAL {
 		c.noEffect(true, at.field("serviceAttributeEnrichment"), e.String())
 	}
+}
+
+// tooLongReport is the first timeout of a call by HTTP that Envoy's API refuses.
+const tooLongReport = 1 << 32 * time.Second
+
+// reportTimeout checks how long a report by HTTP may take.
+func (c *checker) reportTimeout(at *fieldPath, d *durationpb.Duration) {
+	c.atLeast(at, d, time.Millisecond)
+	c.errorIf(d.AsDuration() >= tooLongReport, at, "use 136 years or less", "is more than Envoy takes")
 }
 
 // urlPath checks a path on a collector.
