@@ -26,9 +26,12 @@ type secrets struct {
 	poke  chan struct{} // asked has changed
 	log   *loglimit.Logger
 	audit func(*auditv1.Record) // nil: nothing takes records
+	// named returns the keys that the served version names, of the classes in use.
+	named func() map[piece.Key]bool
 
 	mu    sync.Mutex
 	asked map[keys.Key]*askedKey
+	kept  int // calls of keep
 	// whole are the Secrets with keys. Streams that send one at the same time share it; it
 	// is not kept for longer, because it repeats the key and the certificates.
 	whole map[xds.Sum]wholeSecret
@@ -51,9 +54,9 @@ type wholeSecret struct {
 	resource weak.Pointer[xds.Resource]
 }
 
-func newSecrets(store *keys.Store, log *loglimit.Logger, audit func(*auditv1.Record)) *secrets {
+func newSecrets(store *keys.Store, named func() map[piece.Key]bool, log *loglimit.Logger, audit func(*auditv1.Record)) *secrets {
 	return &secrets{
-		store: store, log: log, audit: audit, poke: make(chan struct{}, 1),
+		store: store, named: named, log: log, audit: audit, poke: make(chan struct{}, 1),
 		asked: make(map[keys.Key]*askedKey), whole: make(map[xds.Sum]wholeSecret),
 	}
 }
@@ -113,26 +116,59 @@ func (s *secrets) run(ctx context.Context) error {
 			return nil
 		case <-s.poke:
 		}
-		s.mu.Lock()
-		wanted := slices.Collect(maps.Keys(s.asked))
-		s.mu.Unlock()
-		s.store.Want(wanted)
-		by := make(map[*conn][]string)
-		s.mu.Lock()
-		for _, k := range wanted {
-			if a := s.asked[k]; a != nil && !a.wanted {
-				a.wanted = true
-				for c, names := range a.by {
-					by[c] = append(by[c], names...)
-				}
-			}
-		}
-		s.mu.Unlock()
-		for c, names := range by {
-			c.keysMoved(names)
-		}
+		s.tell()
 	}
 	return nil
+}
+
+// tell tells the store which keys are wanted.
+func (s *secrets) tell() {
+	wanted := s.wanted()
+	s.store.Want(wanted)
+	by := make(map[*conn][]string)
+	s.mu.Lock()
+	for _, k := range wanted {
+		if a := s.asked[k]; a != nil && !a.wanted {
+			a.wanted = true
+			for c, names := range a.by {
+				by[c] = append(by[c], names...)
+			}
+		}
+	}
+	s.mu.Unlock()
+	for c, names := range by {
+		c.keysMoved(names)
+	}
+}
+
+// wanted returns the keys that have been asked for, and forgets those that the served
+// version does not name: a stream that still reads the version before asks for its keys
+// after keep has forgotten them. It gets the new version next, and with it other keys.
+func (s *secrets) wanted() []keys.Key {
+	s.mu.Lock()
+	kept, asked := s.kept, slices.Collect(maps.Keys(s.asked))
+	s.mu.Unlock()
+	named := keysOf(s.named())
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.kept != kept {
+		s.wake() // look at the version that is served now
+		return asked
+	}
+	return slices.DeleteFunc(asked, func(k keys.Key) bool {
+		if !named[k] {
+			delete(s.asked, k)
+		}
+		return !named[k]
+	})
+}
+
+func keysOf(all map[piece.Key]bool) map[keys.Key]bool {
+	named := make(map[keys.Key]bool, len(all))
+	for k := range all {
+		named[keyOf(&k)] = true
+	}
+	return named
 }
 
 // changed wakes the streams that have asked for a key.
@@ -150,25 +186,24 @@ func (s *secrets) changed(k keys.Key) {
 
 // keep forgets all keys but those that are named now. Those that sealed files have stay
 // wanted.
-func (s *secrets) keep(all map[piece.Key]bool) {
-	named := make(map[keys.Key]bool, len(all))
-	for k := range all {
-		named[keyOf(&k)] = true
-	}
+func (s *secrets) keep() {
+	named := keysOf(s.named())
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	before := len(s.asked)
+	s.kept++
+	before, added := len(s.asked), 0
 	for k := range named {
 		if s.asked[k] == nil { // proxies had it before this process started, and may come back
 			if pem, state := s.store.Get(k); state == keys.Here {
 				clear(pem)
 				s.asked[k] = &askedKey{by: make(map[*conn][]string)}
+				added++
 			}
 		}
 	}
 	maps.DeleteFunc(s.asked, func(k keys.Key, _ *askedKey) bool { return !named[k] })
 	maps.DeleteFunc(s.whole, func(_ xds.Sum, w wholeSecret) bool { return !named[w.key] })
-	if len(s.asked) != before {
+	if added > 0 || len(s.asked) != before {
 		s.wake()
 	}
 }

@@ -126,7 +126,6 @@ func New(cfg Config) (*Server, error) {
 		budget:        newBudget(),
 		metadata:      newMetadataTable(),
 		subscriptions: newSubscriptions(),
-		secrets:       newSecrets(cfg.Keys, loglimit.New(log, comingsLogged), cfg.Audit),
 		admission:     newAdmission(cfg.Limits),
 		health:        health.NewServer(),
 		codec:         codec,
@@ -134,6 +133,7 @@ func New(cfg Config) (*Server, error) {
 		tracer:        tracer{spans: cfg.Tracer},
 		sinks:         sinks{catalog: mcp.NewCatalog(), all: make(map[*sink]struct{})},
 	}
+	s.secrets = newSecrets(cfg.Keys, s.cache.Keys, loglimit.New(log, comingsLogged), cfg.Audit)
 	s.acceptor = newAcceptor(&s.cfg, s.peers, s.connectionRefused)
 	refresh := s.refreshMetrics
 	cfg.Metrics.refresh.Store(&refresh)
@@ -423,7 +423,7 @@ func (s *Server) Following() error { return s.replica.Following() }
 func (s *Server) updateCache(st *replica.State, changed []index.Input) {
 	s.cache.Update(st.Version(), timeOf(st.Manifest.GetPublishTime()), st.PushContext, changed)
 	if s.cfg.Keys != nil {
-		s.secrets.keep(s.cache.Keys())
+		s.secrets.keep()
 	}
 }
 

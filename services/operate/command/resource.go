@@ -1,11 +1,14 @@
 package command
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"slices"
 
 	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
@@ -18,7 +21,7 @@ import (
 
 // Resource decodes a resource, and prints it as Envoy's config dump does.
 func Resource(t ident.ResourceType, r *xds.Resource) (proto.Message, json.RawMessage, error) {
-	m, err := decode(t, r)
+	m, err := Message(t, r)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -29,13 +32,18 @@ func Resource(t ident.ResourceType, r *xds.Resource) (proto.Message, json.RawMes
 	return m, b, nil
 }
 
-func decode(t ident.ResourceType, r *xds.Resource) (proto.Message, error) {
+// Message decodes a resource.
+func Message(t ident.ResourceType, r *xds.Resource) (proto.Message, error) {
+	return decode(t, r, r.Value())
+}
+
+func decode(t ident.ResourceType, r *xds.Resource, b []byte) (proto.Message, error) {
 	of, err := protoregistry.GlobalTypes.FindMessageByURL(t.URL())
 	if err != nil {
 		return nil, err
 	}
 	m := of.New().Interface()
-	if err := proto.Unmarshal(r.Value(), m); err != nil {
+	if err := proto.Unmarshal(b, m); err != nil {
 		return nil, resourceError(t, r, err)
 	}
 	return m, nil
@@ -49,28 +57,30 @@ func resourceError(t ident.ResourceType, r *xds.Resource, err error) error {
 	return fmt.Errorf("%s %s: %w", t.Message(), r.Name, err)
 }
 
-// CompareResources returns the change from before to after, and their messages; nil: there
-// is none, or this build cannot read it.
+// CompareResources returns the change from before to after, and of their messages what may
+// differ: equal elements at both ends of a list are left out of both. nil: there is no
+// message, or this build cannot read it.
 func CompareResources(t ident.ResourceType, before, after *xds.Resource) (past.ObjectChange, [2]proto.Message) {
 	resources := [2]*xds.Resource{before, after}
+	var encoded [2][]byte
+	var skipped past.Skipped
+	for i, r := range resources {
+		if r != nil {
+			encoded[i] = r.Value()
+		}
+	}
+	if of, err := protoregistry.GlobalTypes.FindMessageByURL(t.URL()); err == nil && before != nil && after != nil {
+		encoded, skipped = differing(of.Descriptor(), encoded)
+	}
 	var messages [2]proto.Message
 	var docs [2]json.RawMessage
 	var errs [2]error
 	for i, r := range resources {
-		if r != nil {
-			messages[i], errs[i] = decode(t, r)
-		}
-	}
-	rest, skipped := messages, past.Skipped(nil)
-	if messages[0] != nil && messages[1] != nil {
-		rest, skipped = differing(messages)
-	}
-	for i, r := range resources {
 		if r == nil {
 			continue
 		}
-		if errs[i] == nil {
-			if docs[i], errs[i] = printMessage(rest[i]); errs[i] != nil {
+		if messages[i], errs[i] = decode(t, r, encoded[i]); errs[i] == nil {
+			if docs[i], errs[i] = printMessage(messages[i]); errs[i] != nil {
 				errs[i] = resourceError(t, r, errs[i])
 			}
 		}
@@ -83,58 +93,79 @@ func CompareResources(t ident.ResourceType, before, after *xds.Resource) (past.O
 	return c, messages
 }
 
-// differing returns two messages without the elements at the beginning and the end of their
-// lists that are equal, of which the routes of a large mesh have thousands.
-func differing(all [2]proto.Message) (rest [2]proto.Message, skipped past.Skipped) {
-	skipped = past.Skipped{}
-	a, b := all[0].ProtoReflect(), all[1].ProtoReflect()
-	x, y := a.New(), b.New()
-	for _, side := range []struct{ from, to protoreflect.Message }{{a, x}, {b, y}} {
-		side.from.Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
-			side.to.Set(f, v)
-			return true
-		})
-		side.to.SetUnknown(side.from.GetUnknown())
+// record is a field of an encoded message, with its tag.
+type record struct {
+	number protowire.Number
+	bytes  []byte
+}
+
+// records splits an encoded message into its fields; nil: it is none.
+func records(b []byte) (all []record) {
+	for len(b) > 0 {
+		number, _, n := protowire.ConsumeField(b)
+		if n < 0 {
+			return nil
+		}
+		all = append(all, record{number, b[:n]})
+		b = b[n:]
 	}
-	for f := range fieldsOf(a) {
-		if !f.IsList() || f.Message() == nil || !b.Has(f) {
+	return all
+}
+
+// differing returns two encoded messages without the elements at the beginning and the end of
+// their lists of messages that are equal, of which the routes of a large mesh have thousands.
+func differing(of protoreflect.MessageDescriptor, all [2][]byte) (rest [2][]byte, skipped past.Skipped) {
+	sides := [2][]record{records(all[0]), records(all[1])}
+	skipped = past.Skipped{}
+	for i := range of.Fields().Len() {
+		f := of.Fields().Get(i)
+		if !f.IsList() || f.Message() == nil {
 			continue
 		}
-		was, is := a.Get(f).List(), b.Get(f).List()
-		equal := func(i, j int) bool {
-			return proto.Equal(was.Get(i).Message().Interface(), is.Get(j).Message().Interface())
-		}
-		first, endWas, endIs := 0, was.Len(), is.Len()
-		for first < min(endWas, endIs) && equal(first, first) {
+		was, is := ofField(sides[0], f.Number()), ofField(sides[1], f.Number())
+		first, endWas, endIs := 0, len(was), len(is)
+		for first < min(endWas, endIs) && bytes.Equal(was[first].bytes, is[first].bytes) {
 			first++
 		}
-		for min(endWas, endIs) > first && equal(endWas-1, endIs-1) {
+		for min(endWas, endIs) > first && bytes.Equal(was[endWas-1].bytes, is[endIs-1].bytes) {
 			endWas, endIs = endWas-1, endIs-1
 		}
 		if none := endWas == first || endIs == first; none && first > 0 { // which would not be printed
 			first--
-		} else if none && endWas < was.Len() {
+		} else if none && endWas < len(was) {
 			endWas, endIs = endWas+1, endIs+1
 		}
 		skipped[f.TextName()] = first
-		cut(x, f, was, first, endWas)
-		cut(y, f, is, first, endIs)
+		sides[0] = cut(sides[0], f.Number(), first, endWas)
+		sides[1] = cut(sides[1], f.Number(), first, endIs)
 	}
-	return [2]proto.Message{x.Interface(), y.Interface()}, skipped
+	for i, side := range sides {
+		for _, r := range side {
+			rest[i] = append(rest[i], r.bytes...)
+		}
+	}
+	return rest, skipped
 }
 
-// cut sets a list to some elements of another one.
-func cut(m protoreflect.Message, f protoreflect.FieldDescriptor, from protoreflect.List, first, end int) {
-	list := m.NewField(f)
-	for i := first; i < end; i++ {
-		list.List().Append(from.Get(i))
+// ofField returns the records of a field.
+func ofField(all []record, number protowire.Number) (some []record) {
+	for _, r := range all {
+		if r.number == number {
+			some = append(some, r)
+		}
 	}
-	m.Set(f, list)
+	return some
 }
 
-// fieldsOf yields the fields that a message has.
-func fieldsOf(m protoreflect.Message) func(func(protoreflect.FieldDescriptor) bool) {
-	return func(yield func(protoreflect.FieldDescriptor) bool) {
-		m.Range(func(f protoreflect.FieldDescriptor, _ protoreflect.Value) bool { return yield(f) })
-	}
+// cut returns the records without those of a list that are not of the elements from first to
+// end.
+func cut(all []record, list protowire.Number, first, end int) []record {
+	n := -1
+	return slices.DeleteFunc(all, func(r record) bool {
+		if r.number != list {
+			return false
+		}
+		n++
+		return n < first || n >= end
+	})
 }

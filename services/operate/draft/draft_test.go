@@ -14,6 +14,7 @@ import (
 	"meshlog.dev/events"
 	"meshlog.dev/events/memlog"
 	"meshlog.dev/proto/ident"
+	"meshlog.dev/services/mesh/proxy"
 	"meshlog.dev/services/operate/command"
 	"meshlog.dev/services/operate/past"
 	"meshlog.dev/store"
@@ -118,8 +119,11 @@ func TestWarm(t *testing.T) {
 		return ident.Key{Source: api.Source, Instance: api.Instance, Kind: kind, Namespace: "demo", Name: name}
 	}
 	questions := map[string]func() *Question{
-		"nothing":      func() *Question { return &Question{Documents: documents(entry("s0", "10.0.0.1"))} },
-		"a timeout":    func() *Question { return &Question{Documents: documents(route("s1", "9s"))} },
+		"nothing":   func() *Question { return &Question{Documents: documents(entry("s0", "10.0.0.1"))} },
+		"a timeout": func() *Question { return &Question{Documents: documents(route("s1", "9s"))} },
+		"for one proxy": func() *Question {
+			return &Question{Documents: documents(route("s1", "8s")), Proxy: &proxy.Proxy{ID: "app", Type: proxy.Sidecar, Namespace: "demo"}}
+		},
 		"an endpoint":  func() *Question { return &Question{Documents: documents(entry("s2", "10.0.0.9"))} },
 		"a new object": func() *Question { return &Question{Documents: documents(entry("new", "10.0.0.3"))} },
 		"a refusal": func() *Question {

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 
 	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
@@ -45,45 +46,133 @@ type differing struct {
 	was, is *xds.Resource
 }
 
-// impact returns what classes would get in a world that differs in these keys. The ground
-// moves there, and back with its next question.
-func (g *Ground) impact(w *world.World, changed []ident.Key, classes []index.ProxyClass) impact {
-	type setKey struct {
-		of index.ProxyClass
-		t  ident.ResourceType
+// setKey names the resources of a type that a class has.
+type setKey struct {
+	of index.ProxyClass
+	t  ident.ResourceType
+}
+
+func keyOfSet(c index.ProxyClass, t ident.ResourceType) setKey { return setKey{c.Only(t), t} }
+
+// moved is what the push context of a draft gives in place of a set of the ground.
+type moved struct {
+	set   *xds.Set
+	names map[string]bool // those of the resources that may differ
+}
+
+// survey notes what classes get on the ground, and the problems that it has.
+func (g *Ground) survey(classes []index.ProxyClass) {
+	if !slices.ContainsFunc(classes, func(c index.ProxyClass) bool { return g.base[keyOfSet(c, ident.CDS)] == nil }) {
+		return
 	}
-	before := map[setKey]*xds.Set{}
-	for _, c := range classes {
-		for t := range ident.ResourceTypes {
-			before[setKey{c.Only(t), t}] = g.catalog.Set(c, t)
+	g.back()
+	var mu sync.Mutex
+	g.each(func(t ident.ResourceType, catalog *xds.Catalog) {
+		for _, c := range classes {
+			set := catalog.Set(c, t)
+			mu.Lock()
+			g.base[keyOfSet(c, t)] = set
+			mu.Unlock()
 		}
+	})
+	g.known = map[problem.Diagnostic]bool{}
+	for _, d := range g.diagnostics() {
+		g.known[d] = true
 	}
-	known := map[problem.Diagnostic]bool{}
-	for _, d := range slices.Concat(g.pc.Diagnostics(), g.catalog.Diagnostics()) {
-		known[d] = true
+}
+
+// each calls f for each type, several at a time.
+func (g *Ground) each(f func(t ident.ResourceType, catalog *xds.Catalog)) {
+	var all sync.WaitGroup
+	for t, catalog := range g.catalogs {
+		all.Go(func() { f(t, catalog) })
 	}
-	next, inputs := g.pc.Next(w, changed)
-	differs := map[setKey][]differing{}
-	for _, c := range g.catalog.Update(next, inputs) {
-		k := setKey{c.Class.Only(c.Type), c.Type}
-		if before[k] == nil {
-			continue // of a class that was asked about earlier
-		}
-		for _, name := range c.Names {
-			if d := (differing{c.Type, before[k].Find(name), c.Set.Find(name)}); !d.was.Same(d.is) {
-				differs[k] = append(differs[k], d)
+	all.Wait()
+}
+
+// update moves the resources to a push context.
+func (g *Ground) update(pc *index.PushContext, inputs []index.Input) (all []xds.Change) {
+	var mu sync.Mutex
+	g.each(func(_ ident.ResourceType, catalog *xds.Catalog) {
+		some := catalog.Update(pc, inputs)
+		mu.Lock()
+		all = append(all, some...)
+		mu.Unlock()
+	})
+	g.pc = pc
+	return all
+}
+
+// diagnostics returns the problems that the resources show.
+func (g *Ground) diagnostics() (all []problem.Diagnostic) {
+	has := map[problem.Diagnostic]bool{}
+	add := func(some []problem.Diagnostic) {
+		for _, d := range some {
+			if !has[d] {
+				has[d] = true
+				all = append(all, d)
 			}
 		}
 	}
-	g.pc, g.away = next, changed
+	add(g.pc.Diagnostics())
+	for t := range ident.ResourceTypes {
+		add(g.catalogs[t].Diagnostics())
+	}
+	return all
+}
+
+// move moves the resources to a world that differs from that of the ground in these keys.
+func (g *Ground) move(w *world.World, changed []ident.Key) {
+	keys := slices.Concat(g.away, changed)
+	slices.SortFunc(keys, world.CompareKeys)
+	next, inputs := g.pc.Next(w, slices.Compact(keys))
+	for _, c := range g.update(next, inputs) {
+		k := keyOfSet(*c.Class, c.Type)
+		if g.base[k] == nil {
+			continue
+		}
+		m := g.moved[k]
+		if m == nil {
+			m = &moved{names: map[string]bool{}}
+			g.moved[k] = m
+		}
+		m.set = c.Set
+		for _, name := range c.Names {
+			m.names[name] = true
+		}
+	}
+	g.away = changed
+}
+
+// differing returns the resources that differ for a class, by type and name. Those that an
+// earlier draft has moved and this one has not are forgotten.
+func (g *Ground) differing(c index.ProxyClass) (all []differing) {
+	for t := range ident.ResourceTypes {
+		k := keyOfSet(c, t)
+		m := g.moved[k]
+		if m == nil {
+			continue
+		}
+		for _, name := range slices.Sorted(maps.Keys(m.names)) {
+			if d := (differing{t, g.base[k].Find(name), m.set.Find(name)}); !d.was.Same(d.is) {
+				all = append(all, d)
+			} else {
+				delete(m.names, name)
+			}
+		}
+	}
+	return all
+}
+
+// impact returns what classes would get in a world that differs in these keys.
+func (g *Ground) impact(w *world.World, changed []ident.Key, classes []index.ProxyClass) impact {
+	g.survey(classes)
+	g.move(w, changed)
 	i := impact{classes: []Classes{}}
-	i.problems = slices.DeleteFunc(slices.Concat(next.Diagnostics(), g.catalog.Diagnostics()), func(d problem.Diagnostic) bool { return known[d] })
+	i.problems = slices.DeleteFunc(g.diagnostics(), func(d problem.Diagnostic) bool { return g.known[d] })
 	alike, compared := map[string]*Classes{}, map[differing]comparison{}
 	for _, c := range classes {
-		var all []differing
-		for t := range ident.ResourceTypes {
-			all = append(all, differs[setKey{c.Only(t), t}]...)
-		}
+		all := g.differing(c)
 		if len(all) == 0 {
 			continue
 		}
@@ -128,6 +217,9 @@ func viewDiffering(all []differing, compared map[differing]comparison) *Classes 
 		c, known := compared[d]
 		if !known {
 			change, messages := command.CompareResources(d.t, d.was, d.is)
+			if d.t == ident.EDS { // an endpoint that stays is in none of them
+				messages = [2]proto.Message{whole(d.t, d.was), whole(d.t, d.is)}
+			}
 			c = comparison{change, losses(change.Object, messages[0], messages[1])}
 			compared[d] = c
 		}
@@ -138,6 +230,18 @@ func viewDiffering(all []differing, compared map[differing]comparison) *Classes 
 		v.Losses = append(v.Losses, c.losses...)
 	}
 	return v
+}
+
+// whole decodes a resource; nil: there is none, or this build cannot read it.
+func whole(t ident.ResourceType, r *xds.Resource) proto.Message {
+	if r == nil {
+		return nil
+	}
+	m, err := command.Message(t, r)
+	if err != nil {
+		return nil
+	}
+	return m
 }
 
 // losses returns what a proxy that has was would lose with is; nil: the resource goes.

@@ -28,15 +28,23 @@ type Ground struct {
 	content *store.Snapshot
 	world   *world.World
 	pc      *index.PushContext
-	catalog *xds.Catalog
+	// catalogs have the resources, one catalog for each type: they are made side by side.
+	catalogs map[ident.ResourceType]*xds.Catalog
 	// away are the keys in which the push context differs from the world; none: it is of it.
 	away []ident.Key
+	// base is what the classes get that were asked about, all are the classes of the world,
+	// nil: not found yet, and known are its problems; moved is what the push context has in
+	// place of a part of base.
+	base  map[setKey]*xds.Set
+	all   []index.ProxyClass
+	known map[problem.Diagnostic]bool
+	moved map[setKey]*moved
 }
 
 // NewGround returns the mesh of a fold, with what waits for a rollout given to all proxies. The
 // fold is not changed.
 func NewGround(f *fold.Fold) (*Ground, error) {
-	g := &Ground{}
+	g := &Ground{catalogs: map[ident.ResourceType]*xds.Catalog{}, base: map[setKey]*xds.Set{}, moved: map[setKey]*moved{}}
 	g.take(f)
 	change := g.fold.Content()
 	g.content = ledger.Content(change)
@@ -45,7 +53,9 @@ func NewGround(f *fold.Fold) (*Ground, error) {
 		return nil, err
 	}
 	g.pc = index.NewPushContext(g.world)
-	g.catalog = xds.NewCatalog(g.pc)
+	for t := range ident.ResourceTypes {
+		g.catalogs[t] = xds.NewCatalog(g.pc)
+	}
 	return g, nil
 }
 
@@ -74,7 +84,17 @@ func (g *Ground) Move(f *fold.Fold) error {
 		return err
 	}
 	g.content, g.world, g.away = content, w, append(g.away, keys...)
+	g.base, g.all = map[setKey]*xds.Set{}, nil
 	return nil
+}
+
+// classes returns the classes of proxies of the world of the ground.
+func (g *Ground) classes() []index.ProxyClass {
+	if g.all == nil {
+		g.back()
+		g.all = g.pc.Classes()
+	}
+	return g.all
 }
 
 // back moves the resources to the world of the ground.
@@ -84,8 +104,9 @@ func (g *Ground) back() {
 	}
 	slices.SortFunc(g.away, world.CompareKeys)
 	pc, inputs := g.pc.Next(g.world, slices.Compact(g.away))
-	g.catalog.Update(pc, inputs)
-	g.pc, g.away = pc, nil
+	g.update(pc, inputs)
+	g.away = nil
+	clear(g.moved)
 }
 
 // Question is what would happen with a draft.
@@ -249,10 +270,10 @@ func (w *whatIf) weigh() error {
 	if steps := w.world.Policy().Rollout; len(steps) > 0 && slices.ContainsFunc(changed, staged) {
 		w.view.Staged = fmt.Sprintf("in %s, the first of which reaches %s", command.Plural(len(steps), "step", "steps"), steps[0].Reached)
 	}
-	w.back()
-	classes := w.pc.Classes()
+	classes := w.classes()
 	if w.Proxy != nil {
 		w.view.Proxy = w.Proxy.ID
+		w.back()
 		classes = []index.ProxyClass{index.Classify(w.pc, w.Proxy)}
 	}
 	i := w.impact(after, changed, classes)
