@@ -377,12 +377,20 @@ func (p *Patch) in() (inbound, outbound, routers bool) {
 // AtAdd is the place of patches that add resources.
 const AtAdd = "+"
 
-// AtName, AtHost, AtPort and AtVirtualHost are the places of patches for resources of a name,
-// clusters of a host, listeners or RouteConfigurations of a port, and virtual hosts of a name.
-// The place of those that can be for any is "".
-func AtName(name string) string        { return "name " + name }
-func AtHost(host string) string        { return "host " + host }
-func AtPort(port uint32) string        { return "port " + strconv.FormatUint(uint64(port), 10) }
+// A place is what a patch can match at the most: AtAdd, resources of a name, clusters of a
+// host, listeners or RouteConfigurations of a port, or virtual hosts of a name. The place of a
+// patch that can match anything is "".
+
+// AtName is the place of patches for the resource of a name.
+func AtName(name string) string { return "name " + name }
+
+// AtHost is the place of patches for the clusters of a host.
+func AtHost(host string) string { return "host " + host }
+
+// AtPort is the place of patches for the listeners and RouteConfigurations of a port.
+func AtPort(port uint32) string { return "port " + strconv.FormatUint(uint64(port), 10) }
+
+// AtVirtualHost is the place of patches for the virtual hosts of a name.
 func AtVirtualHost(name string) string { return "virtual host " + name }
 
 // at returns the place of the patch: whatever has not that place does not match.
