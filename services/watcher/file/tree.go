@@ -19,6 +19,7 @@ type tree struct {
 	dir    string
 	wanted func(name string) bool // a file counts
 	notify *fsnotify.Watcher
+	errs   []error // of notify, which came while directories were watched
 	// dirs holds the names of the watched directories by their path without links.
 	// The name is outside if the directory only holds the target of a link.
 	dirs map[string]string
@@ -87,7 +88,7 @@ func (t *tree) walk() (found, error) {
 	}
 	for dir := range t.dirs {
 		if _, still := w.dirs[dir]; !still {
-			_ = t.notify.Remove(dir) // it fails for a directory that is gone
+			_ = t.hear(func() error { return t.notify.Remove(dir) }) // it fails for a directory that is gone
 		}
 	}
 	t.dirs = w.dirs
@@ -159,13 +160,36 @@ func (w *walker) entry(name, real string, e fs.DirEntry) error {
 }
 
 func (t *tree) watch(dir string) error {
-	if err := t.notify.Add(dir); err != nil {
+	if err := t.hear(func() error { return t.notify.Add(dir) }); err != nil {
 		if errors.Is(err, syscall.ENOSPC) {
 			return fmt.Errorf("watch %s: %w: raise the sysctl fs.inotify.max_user_watches", dir, err)
 		}
 		return err
 	}
 	return nil
+}
+
+// hear makes a call of notify, and receives its errors meanwhile: notify holds the lock that
+// the call needs until an error is received. lastError returns them later.
+func (t *tree) hear(call func() error) error {
+	done := make(chan error, 1)
+	go func() { done <- call() }()
+	for {
+		select {
+		case err := <-done:
+			return err
+		case err := <-t.notify.Errors:
+			t.errs = append(t.errs, err)
+		}
+	}
+}
+
+// lastError takes an error of notify that came during hear; nil: there is none.
+func (t *tree) lastError() (err error) {
+	if last := len(t.errs) - 1; last >= 0 {
+		err, t.errs = t.errs[last], t.errs[:last]
+	}
+	return err
 }
 
 // isLimit reports whether the system refuses to watch more directories.

@@ -207,6 +207,11 @@ func (r *run) gather(ctx context.Context, c *changes) (more bool, err error) {
 
 // next waits for a change until patience ends.
 func (r *run) next(ctx context.Context, c *changes, patience <-chan time.Time) (came bool, err error) {
+	for _, d := range r.dirs {
+		if err := d.tree.lastError(); err != nil {
+			return c.miss(d, err)
+		}
+	}
 	documents, credentials := r.notices(0), r.notices(1)
 	select {
 	case e, ok := <-documents.Events:
