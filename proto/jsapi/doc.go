@@ -36,7 +36,6 @@ const (
 	NoSuitablePeers          jetstream.ErrorCode = 10005
 	ClusterNotAvailable      jetstream.ErrorCode = 10008
 	InsufficientResources    jetstream.ErrorCode = 10023
-	MaximumStreamsLimit      jetstream.ErrorCode = 10027
 	StorageResourcesExceeded jetstream.ErrorCode = 10047
 	StreamStoreFailed        jetstream.ErrorCode = 10077
 	BatchTooLarge            jetstream.ErrorCode = 10199

@@ -14,11 +14,13 @@ import (
 
 	"meshlog.dev/deploy/testkit/program"
 	"meshlog.dev/deploy/testkit/testport"
-	"meshlog.dev/proto/jsapi"
 )
 
 // clusterSize is the smallest number of servers that survives the loss of one.
 const clusterSize = 3
+
+// maximumStreams is the code of the server's error that an account may have no more streams.
+const maximumStreams jetstream.ErrorCode = 10027
 
 // NATSCluster is three NATS servers that replicate streams. Each is a separate
 // process with its own data. A test may kill, pause or restart any of them, or
@@ -157,8 +159,9 @@ func (c *NATSCluster) whole(ctx context.Context) error {
 	return program.Until(ctx, "a stream to have a place on all servers", func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, answer)
 		defer cancel()
+		var refused *jetstream.APIError
 		switch _, err := js.CreateStream(ctx, probe); {
-		case jsapi.Code(err) == jsapi.MaximumStreamsLimit:
+		case errors.As(err, &refused) && refused.ErrorCode == maximumStreams:
 			return nil // the mesh has all streams that its account may have: nothing needs a place
 		case err != nil:
 			return err
