@@ -280,7 +280,7 @@ func (p *peers) outcome(w way, port string) string {
 
 // T-1: what reaches a workload, by the mode of its port, the protocol of the port, and what
 // the caller speaks (MTLS-1 to MTLS-4, MTLS-7 to MTLS-10, MTLS-13, DR-19, PA-4), with two real
-// Envoys that a frontend serves.
+// Envoys that a frontend serves. S30: with other ALPN names requests get 503.
 func TestModes(t *testing.T) {
 	identity := func(ca *certtest.CA, uris ...string) *tls.Config {
 		return &tls.Config{

@@ -47,7 +47,8 @@ const (
 	replace     = networking.EnvoyFilter_Patch_REPLACE
 )
 
-// target is what patches may be for.
+// target says what the patches of an applyTo may hold: the type of their values, and the
+// operations.
 type target struct {
 	message    func() proto.Message
 	operations []Operation

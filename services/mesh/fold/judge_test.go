@@ -1,6 +1,8 @@
 package fold_test
 
 import (
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -9,6 +11,7 @@ import (
 	registryv1 "meshlog.dev/proto/meshlog/registry/v1"
 	"meshlog.dev/services/mesh/fold"
 	"meshlog.dev/services/mesh/kind"
+	"meshlog.dev/services/mesh/problem"
 	"meshlog.dev/services/mesh/world"
 )
 
@@ -30,6 +33,32 @@ func TestNotYet(t *testing.T) {
 			t.Errorf("%s is a policy, but a diagnostic says %q", k.Name, said)
 		case k.Meaning == kind.NotYet && len(said) != 1:
 			t.Errorf("%s has no effect: got diagnostics %q, want one", k.Name, said)
+		}
+	}
+}
+
+// KEY-6: no operator's overlay changes what keys and identities come from: a rollback of a
+// Gateway keeps today's certificate.
+func TestKeysAreNoConfiguration(t *testing.T) {
+	for name, want := range map[string]bool{"Secret": false, "TrustBundle": false, "Jwks": false, "EndpointSlice": false, "Gateway": true} {
+		if got := (fold.KindJudge{}).Configures(name); got != want {
+			t.Errorf("a rollback may change a %s: %t, want %t", name, got, want)
+		}
+	}
+	k, _ := kind.ByName("Secret")
+	f := fold.New("build", fold.KindJudge{})
+	key := ident.Key{Source: "file", Instance: "default", Kind: k.Name, Namespace: "edge", Name: "shop"}
+	body := &events.Overlay{ID: "rollback-1", Kind: ident.Rollback, Reason: "back", Values: []ident.OverlayValue{{Key: key, Value: &ident.Value{Type: k.TypeURL}}}}
+	c, problems, err := f.Apply(events.Record{Seq: 1, Time: time.Unix(1, 0), Event: events.Event{Body: body}}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.ContainsFunc(problems, func(d problem.Diagnostic) bool { return d.Code == "overlay-state" && d.Key == key }) {
+		t.Errorf("the rollback of a Secret is not reported: %v", problems)
+	}
+	for _, r := range c.Rows {
+		if strings.Contains(string(r.Value), "edge") {
+			t.Errorf("the overlay has a value of the Secret: %s", r.Row)
 		}
 	}
 }

@@ -377,9 +377,10 @@ func (p *Patch) in() (inbound, outbound, routers bool) {
 // AtAdd is the place of patches that add resources.
 const AtAdd = "+"
 
-// A place is what a patch can match at the most: AtAdd, resources of a name, clusters of a
-// host, listeners or RouteConfigurations of a port, or virtual hosts of a name. The place of a
-// patch that can match anything is "".
+// A place limits which resources a patch can change, so that only these read the patch: the
+// resource of a name, the clusters of a host, the listeners and RouteConfigurations of a port,
+// or the virtual hosts of a name. AtAdd is the place of patches that add a resource; "" limits
+// nothing.
 
 // AtName is the place of patches for the resource of a name.
 func AtName(name string) string { return "name " + name }

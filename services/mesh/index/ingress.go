@@ -74,7 +74,8 @@ func (r *Reader) IngressTLS(text string) (all []Ingress) {
 	return all
 }
 
-// ingressTraits returns what classes depend on of the ingress of a Sidecar.
+// ingressTraits returns a text that differs if the ingress of a Sidecar gives workloads another
+// class.
 func ingressTraits(m *networking.Sidecar) string {
 	var lines []string
 	for _, l := range m.GetIngress() {

@@ -44,6 +44,15 @@ func TestSecretsOfClass(t *testing.T) {
 			}
 		})
 	}
+	// SDS-5: nothing else of a proxy is in the class, so they share the bytes of secrets.
+	one, another := router, router
+	one.Identity, another.Identity = identity("td1"), identity("td1")
+	another.ID, another.Labels = "edge-2", map[string]string{"app": "edge", "pod-template-hash": "7"}
+	another.Identity.ServiceAccount = "other"
+	pc := PushContext(t, gateway, mesh)
+	if a, b := index.Classify(pc, &one).SDS, index.Classify(pc, &another).SDS; a != b {
+		t.Errorf("two routers of a Gateway have the classes %+v and %+v", a, b)
+	}
 	// A change of the trust domain reaches proxies that are connected.
 	before := PushContext(t, gateway, mesh)
 	other := Object("MeshConfig", "", "default", &meshconfig.MeshConfig{TrustDomain: "td2"})

@@ -38,7 +38,8 @@ type Sidecar struct {
 type traits struct {
 	narrow   bool // it does not import all that a proxy sees, or has listeners of its own
 	outbound bool // it says where calls to unknown hosts go
-	// ingress is what it says about the workload itself, as far as classes depend on it.
+	// ingress has what ingressTraits returns; empty: the Sidecar says nothing about the
+	// workload itself.
 	ingress string
 }
 

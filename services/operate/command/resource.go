@@ -112,8 +112,8 @@ func records(b []byte) (all []record) {
 	return all
 }
 
-// differing returns two encoded messages without the elements at the beginning and the end of
-// their lists of messages that are equal, of which the routes of a large mesh have thousands.
+// differing returns two encoded messages without the equal elements at both ends of their
+// lists of messages. The routes of a large mesh have thousands of these.
 func differing(of protoreflect.MessageDescriptor, all [2][]byte) (rest [2][]byte, skipped past.Skipped) {
 	sides := [2][]record{records(all[0]), records(all[1])}
 	skipped = past.Skipped{}

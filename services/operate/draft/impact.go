@@ -54,10 +54,10 @@ type setKey struct {
 
 func keyOfSet(c index.ProxyClass, t ident.ResourceType) setKey { return setKey{c.Only(t), t} }
 
-// moved is what the push context of a draft gives in place of a set of the ground.
+// moved is a set of resources that a draft has changed.
 type moved struct {
 	set   *xds.Set
-	names map[string]bool // those of the resources that may differ
+	names map[string]bool // of the resources that may differ from those of the ground
 }
 
 // survey notes what classes get on the ground, and the problems that it has.

@@ -32,13 +32,14 @@ type Ground struct {
 	catalogs map[ident.ResourceType]*xds.Catalog
 	// away are the keys in which the push context differs from the world; none: it is of it.
 	away []ident.Key
-	// base is what the classes get that were asked about, all are the classes of the world,
-	// nil: not found yet, and known are its problems; moved is what the push context has in
-	// place of a part of base.
-	base  map[setKey]*xds.Set
-	all   []index.ProxyClass
-	known map[problem.Diagnostic]bool
+	// base has the resources of the world for each class that a question was about.
+	base map[setKey]*xds.Set
+	// moved has the sets of the push context that may differ from those in base.
 	moved map[setKey]*moved
+	// all are the classes of the world; nil: they are not found yet.
+	all []index.ProxyClass
+	// known are the problems of the world.
+	known map[problem.Diagnostic]bool
 }
 
 // NewGround returns the mesh of a fold, with what waits for a rollout given to all proxies. The

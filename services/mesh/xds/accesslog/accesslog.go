@@ -19,12 +19,12 @@ import (
 	"meshlog.dev/services/mesh/xds/piece"
 )
 
-// Of returns the access logs of proxies of LDSClass.Telemetry: of what their workloads are
-// called by, as servers, or of what these call. Routers are clients, as in Istio.
+// Of returns the access logs of proxies of LDSClass.Telemetry: with server those of the calls
+// that their workloads get, else of the calls that these make. Routers are clients, as in
+// Istio.
 //
-// If Telemetries and defaultProviders say nothing about these calls, or name only providers
-// that proxies do not have, what MeshConfig sets for all proxies counts. That is what Istio
-// does: in pilot/pkg/networking/core/accesslog.go, setHTTPAccessLog takes accessLogFile and
+// accessLogFile and enableEnvoyAccessLogService of the MeshConfig count if Telemetries and
+// defaultProviders name no provider for these calls that proxies have. Istio does the same: in pilot/pkg/networking/core/accesslog.go, setHTTPAccessLog takes accessLogFile and
 // enableEnvoyAccessLogService if Telemetries.AccessLogging returns no entry, where a disabled
 // provider is one.
 func Of(r *index.Reader, selected index.SelectorSet, server bool, from callee.Caller) []*accesslogv3.AccessLog {
@@ -135,7 +135,7 @@ func names(l *telemetry.AccessLogging, inherited []string) []string {
 	return all
 }
 
-// entry is what the Telemetries say about a provider.
+// entry says whether the calls are logged to a provider, and which of them.
 type entry struct {
 	disabled bool
 	filter   *telemetry.AccessLogging_Filter

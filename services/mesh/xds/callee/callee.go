@@ -98,7 +98,7 @@ func (c Callee) GRPC() *corev3.GrpcService {
 }
 
 // Port returns the port of a service whose cluster proxies can call themselves, or says
-// why there is none. named is what names the port.
+// why there is none. named is the field or object that names the port, for the advice.
 func Port(s *index.Service, host string, port uint32, from Caller, named string) (p index.Port, reason, advice string) {
 	name := s.Namespace + "/" + host
 	p, known := s.Port(port)

@@ -61,7 +61,7 @@ func Clusters(r *index.Reader, class index.CDSClass) []piece.Part {
 	return parts
 }
 
-// onlyPorts returns the ports of a service of which a Sidecar imports only some; empty: all
+// onlyPorts returns the ports of a service that a Sidecar imports; empty: it imports all
 // (SC-4).
 func onlyPorts(s *index.Service) string {
 	if !s.Partial {
