@@ -39,7 +39,7 @@ type routerNames struct {
 	hosts string
 }
 
-func namesPart(r *index.Reader, class index.LDSClass, p *gateway.Port) piece.Part {
+func namesPart(r *index.Reader, class index.LDSClass, p *gateway.Port, dynamic bool) piece.Part {
 	var bindings []route.Binding
 	var hosts []string
 	auto, scope := false, index.Scope{}
@@ -59,7 +59,8 @@ func namesPart(r *index.Reader, class index.LDSClass, p *gateway.Port) piece.Par
 		}
 	}
 	return routerNames{
-		at: addressOf(p), gateways: class.Gateways, listens: class.Listens, policies: policy.OfConnections(class), from: class.Certificates, dynamic: namedByCalls(r, class.Scope), auto: auto, scope: scope,
+		at: addressOf(p), gateways: class.Gateways, listens: class.Listens, policies: policy.OfConnections(class), from: class.Certificates,
+		dynamic: dynamic, auto: auto, scope: scope,
 		bound: route.Bind(r, class.Sources, class.Scope, bindings), hosts: strings.Join(hosts, "\n"),
 	}
 }

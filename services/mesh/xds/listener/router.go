@@ -25,15 +25,16 @@ import (
 // its Gateways (GW-2, GW-3).
 func routerParts(r *index.Reader, class index.LDSClass) []piece.Part {
 	ports, problems := gateway.Ports(r, class.Gateways, class.Listens)
+	dynamic := namedByCalls(r, class.Scope)
 	var parts []piece.Part
 	for _, p := range ports {
 		switch {
 		case p.Form == gateway.Connections:
 			parts = append(parts, tcpPart(r, class, p))
 		case p.Form == gateway.ServerNames:
-			parts = append(parts, namesPart(r, class, p))
+			parts = append(parts, namesPart(r, class, p, dynamic))
 		default:
-			parts = append(parts, routerRequests{at: addressOf(p), routes: p.Routes(), grpcWeb: p.GRPCWeb, alpn: offers(r, class.Certificates), dynamic: namedByCalls(r, class.Scope)})
+			parts = append(parts, routerRequests{at: addressOf(p), routes: p.Routes(), grpcWeb: p.GRPCWeb, alpn: offers(r, class.Certificates), dynamic: dynamic})
 		}
 	}
 	return append(append(parts, problems...), gateway.Fronts(r, class.Gateways, class.Scope, ports)...)
