@@ -91,7 +91,7 @@ LONG_REGISTRIES := DemoRegistries|Load|Performance|Emptied|InstancesChange|Consu
 
 .PHONY: test-registries
 test-registries: test-registries-plan build tool-envoy tool-etcd tool-kube-apiserver tool-istio-crds $(REGISTRIES) ## Tests with a real Consul, Nacos server, istiod and Istio agent, at most 20 minutes, less with SHORT=1; building them takes some 25 more, once
-	timeout 20m go test -p 1 -tags registries -count=1 -timeout 20m $(if $(SHORT),-skip '$(LONG_REGISTRIES)') \
+	timeout 20m go test -p 2 -tags registries -count=1 -timeout 20m $(if $(SHORT),-skip '$(LONG_REGISTRIES)') \
 	  $$(git grep -l '^//go:build registries$$' -- '*_test.go' | xargs -n1 dirname | sort -u | sed 's|^|./|')
 	go test -tags istioagent -count=1 -timeout 5m -run '^TestRealIstioAgent$$' ./services/suite/securemesh
 
