@@ -108,12 +108,18 @@ func open(path string, keep store.Retention) (*Store, error) {
 	return s, nil
 }
 
+// initialMmapSize is how much of a file is mapped before it has to be mapped again, in bytes.
+const initialMmapSize = 1 << 30
+
 // options returns the options of bbolt; they record the file that it opens.
 func (s *Store) options(readOnly bool) *bbolt.Options {
 	return &bbolt.Options{
 		Timeout:      lockTimeout,
 		FreelistType: bbolt.FreelistMapType,
 		ReadOnly:     readOnly,
+		// Each time the file outgrows its map, bbolt copies the nodes of the open transaction.
+		// The map takes address space only.
+		InitialMmapSize: initialMmapSize,
 		OpenFile: func(name string, flag int, mode os.FileMode) (f *os.File, err error) {
 			f, err = os.OpenFile(name, flag, mode)
 			s.file = f

@@ -48,6 +48,7 @@ func (s *step) keep(e *entry, seq uint64) {
 	if e.offered != nil {
 		s.assess(&s.state, e)
 	}
+	s.noticePolicy(e.key)
 	switch {
 	case s.forbids(e.key, e.good):
 		s.setGood(e, nil, seq)
@@ -190,6 +191,7 @@ func (s *step) offer(sh *shard, e *entry, v *value, seq uint64) {
 		sh.setOffered(e, nil)
 		e.problems, e.origin = nil, ""
 		delete(s.troubled, e.key)
+		s.noticePolicy(e.key)
 		if !frozen {
 			s.setGood(e, nil, seq)
 		}

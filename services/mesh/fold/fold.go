@@ -51,7 +51,7 @@ type Counts struct {
 // New returns the fold of the empty log.
 func New(build string, j Judge) *Fold {
 	f := &Fold{build: build, judge: j, variant: variantOf(j), state: newState()}
-	f.rules = f.policyRules()
+	f.rules = f.policyRules(&f.state)
 	f.unsaved.rewrite()
 	return f
 }
@@ -92,7 +92,7 @@ func Restore(build string, j Judge, rows iter.Seq2[string, []byte]) (*Fold, erro
 	if err := f.restore(meta); err != nil {
 		return nil, err
 	}
-	f.rules = f.policyRules()
+	f.rules = f.policyRules(&f.state)
 	f.withholdAnew()
 	f.unsaved.forget()
 	return f, nil

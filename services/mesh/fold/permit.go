@@ -43,15 +43,11 @@ func (f *Fold) hosted(v *value, m proto.Message) proto.Message {
 	return m
 }
 
-// policyRules returns the rules of the policy that a World of this state has.
-func (s *state) policyRules() *permit.Rules {
-	c := world.Change{Reset: true}
-	for _, sh := range s.shards {
-		k := ident.Key{Source: sh.name.Source, Instance: sh.name.Instance, Kind: permit.PolicyKind, Name: world.CountedName}
-		if e := sh.entries[k]; e != nil && e.good != nil {
-			c.Rows = append(c.Rows, e.change(e.goodSeq))
-		}
-	}
+// policyRules returns the rules of the policy that a World of a state has. Who may act
+// is what the sources offer: neither an overlay nor a freeze brings back an operator whom
+// they have taken out.
+func (f *Fold) policyRules(s *state) *permit.Rules {
+	served := s.policies(func(e *entry) (*value, uint64) { return e.good, e.goodSeq })
 	over := map[string]world.Overlay{}
 	for k, overlays := range s.over {
 		if k.Kind != permit.PolicyKind {
@@ -67,12 +63,9 @@ func (s *state) policyRules() *permit.Rules {
 		}
 	}
 	for id, o := range over {
-		c.Rows = append(c.Rows, world.RowChange{Row: ident.OverlayRow(id), Value: world.MarshalOverlay(o)})
+		served.Rows = append(served.Rows, world.RowChange{Row: ident.OverlayRow(id), Value: world.MarshalOverlay(o)})
 	}
-	w, _, err := world.NewWorld().Apply(c)
-	if err != nil {
-		panic(fmt.Sprintf("a World cannot fail to read the rows of a fold: %v", err))
-	}
+	w := worldOf(served)
 	var home ident.Shard
 	for o := range w.Objects(permit.PolicyKind) {
 		if o.Key.Name == world.CountedName && o.Key.Namespace == "" {
@@ -81,12 +74,42 @@ func (s *state) policyRules() *permit.Rules {
 	}
 	p := w.Policy()
 	rules := permit.New(p.SourceRules, p.DomainSuffix, home)
-	rules.Operators = permit.OperatorsOf(p.Operators)
+	offered := worldOf(s.policies(func(e *entry) (*value, uint64) {
+		if e.offered != nil && hashOf(e.offered) != hashOf(e.good) && rules.Forbid(e.key, f.hosted(e.offered, nil)) == nil {
+			if _, _, good := f.judge.Judge(e.key, e.offered.Value); good {
+				return e.offered, e.seq
+			}
+		}
+		return e.good, e.goodSeq
+	}))
+	rules.Operators = permit.OperatorsOf(offered.Policy().Operators)
 	return rules
 }
 
-// noticePolicy notes that the value served for k changed: if it is a policy, it may
-// have other rules.
+// policies returns the rows of all policies, with one value of each.
+func (s *state) policies(of func(*entry) (*value, uint64)) world.Change {
+	c := world.Change{Reset: true}
+	for _, sh := range s.shards {
+		k := ident.Key{Source: sh.name.Source, Instance: sh.name.Instance, Kind: permit.PolicyKind, Name: world.CountedName}
+		if e := sh.entries[k]; e != nil {
+			if v, seq := of(e); v != nil {
+				c.Rows = append(c.Rows, e.rowOf(v, seq))
+			}
+		}
+	}
+	return c
+}
+
+func worldOf(c world.Change) *world.World {
+	w, _, err := world.NewWorld().Apply(c)
+	if err != nil {
+		panic(fmt.Sprintf("a World cannot fail to read the rows of a fold: %v", err))
+	}
+	return w
+}
+
+// noticePolicy notes that the value served or offered for k changed: if it is a policy,
+// it may have other rules.
 func (s *step) noticePolicy(k ident.Key) { s.policy = s.policy || k.Kind == permit.PolicyKind }
 
 // enforce judges the shards again about which a new policy decides otherwise:
@@ -97,7 +120,7 @@ func (s *step) enforce() {
 	for s.policy {
 		s.policy = false
 		before := s.rules
-		s.rules = s.policyRules()
+		s.rules = s.policyRules(&s.state)
 		s.permitAll(before, func(kind string) bool { return kind == permit.PolicyKind })
 	}
 	s.permitAll(was, func(kind string) bool { return kind != permit.PolicyKind })

@@ -61,7 +61,7 @@ func (s *step) rollout(e events.Event, o *events.Overlay) {
 	}
 	s.setOverlay(over)
 	if staging.State == ident.RolloutStopped {
-		s.stop(over)
+		s.stop(over, s.waitingRollout())
 	}
 	s.touch(o.ID)
 }
@@ -98,10 +98,9 @@ func (s *step) unfit(id string, old *overlay, o *events.Overlay) string {
 }
 
 // stop makes the values of o lift when the sources offer other values than they do now. A
-// key for which the rollout that waits has a value goes there: it is served as before the
-// stopped one, and what its source offers now is tried next.
-func (s *step) stop(o *overlay) {
-	next := s.waitingRollout()
+// key for which next, the rollout that waits, has a value goes there: it is served as before
+// the stopped one, and what its source offers now is tried next.
+func (s *step) stop(o, next *overlay) {
 	for k, v := range maps.Clone(o.values) {
 		if next != nil {
 			if _, waits := next.values[k]; waits {
@@ -180,14 +179,27 @@ func (s *step) rebaseRollouts(base *state) {
 		clean.values = values
 		s.setOverlay(&clean)
 	}
-	for _, o := range s.sortedRollouts() {
-		if was := base.rollouts[o.ID]; o.Rollout.State == ident.RolloutStopped {
-			if was == nil || was.Rollout.State != ident.RolloutStopped {
-				s.stop(o)
+	var waited *overlay // in the base: it may have begun since, and have been stopped too
+	if o := base.waitingRollout(); o != nil {
+		waited = s.rollouts[o.ID]
+	}
+	rollouts := s.sortedRollouts()
+	if i := slices.Index(rollouts, waited); i >= 0 { // that one last
+		rollouts = append(slices.Delete(rollouts, i, i+1), waited)
+	}
+	for _, o := range rollouts {
+		if o.Rollout.State != ident.RolloutStopped {
+			continue
+		}
+		if was := base.rollouts[o.ID]; was == nil || was.Rollout.State != ident.RolloutStopped {
+			next := waited
+			if next == nil || next == o {
+				next = s.waitingRollout()
 			}
-			for k := range maps.Clone(o.values) {
-				s.liftOver(k, s.offeredHash(k))
-			}
+			s.stop(o, next)
+		}
+		for k := range maps.Clone(o.values) {
+			s.liftOver(k, s.offeredHash(k))
 		}
 	}
 }

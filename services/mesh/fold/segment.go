@@ -42,7 +42,7 @@ func (s *step) segmentRecord(id string, g *events.Segment, base iter.Seq2[string
 	if g.EpochRecord == 0 {
 		segment.EpochRecord, segment.ID = s.seq, id
 		s.state = next.asBase()
-		s.rules = next.policyRules() // no record before it counts
+		s.rules = s.policyRules(&next) // no record before it counts
 		for _, sh := range s.shards {
 			sh.Need = fmt.Sprintf("epoch %d began", g.Epoch)
 		}
@@ -82,7 +82,7 @@ func (f *Fold) judgeAnew(base state) {
 	for was := (*permit.Rules)(nil); was == nil || !was.Equal(f.rules); { // as in enforce
 		was = f.rules
 		judge(true)
-		f.rules = f.policyRules()
+		f.rules = f.policyRules(&f.state)
 	}
 	judge(false)
 	for _, o := range f.forbiddenHolds() {

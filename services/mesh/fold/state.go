@@ -44,10 +44,13 @@ func (v *value) object() *world.Object {
 }
 
 // change returns the change of e's row in the content.
-func (e *entry) change(seq uint64) world.RowChange {
-	c := world.RowChange{Row: e.row, Key: e.key, Object: e.good.object(), Seq: seq}
-	if e.good != nil {
-		c.Value = world.MarshalValue(e.good.Value)
+func (e *entry) change(seq uint64) world.RowChange { return e.rowOf(e.good, seq) }
+
+// rowOf is change, if v were served.
+func (e *entry) rowOf(v *value, seq uint64) world.RowChange {
+	c := world.RowChange{Row: e.row, Key: e.key, Object: v.object(), Seq: seq}
+	if v != nil {
+		c.Value = world.MarshalValue(v.Value)
 	}
 	return c
 }

@@ -17,17 +17,27 @@ const (
 	costOfNode = 32
 )
 
+// Allowance is the work that the objects of a file may cost beyond what their own texts
+// are worth. One goroutine uses it.
+type Allowance struct {
+	units    int
+	exceeded bool
+}
+
+// NewAllowance returns the allowance of a file.
+func NewAllowance() *Allowance { return &Allowance{units: unitsOfFile} }
+
 // budget is the work that an object may cost, and what need not be done again.
 // One goroutine uses it.
 type budget struct {
 	own    int
-	shared *int // by the objects of a file
+	shared *Allowance // of the file
 	// merges holds the entries of mappings with merge keys, because each alias
 	// of such a mapping would merge them again.
 	merges map[*yaml.Node][]entry
 }
 
-func newBudget(n *yaml.Node, shared *int) *budget {
+func newBudget(n *yaml.Node, shared *Allowance) *budget {
 	return &budget{own: unitsOfByte * textOf(n), shared: shared, merges: make(map[*yaml.Node][]entry)}
 }
 
@@ -48,12 +58,12 @@ func (r reader) spend(n *yaml.Node, path string, units int) *problem.Diagnostic 
 		r.own -= own
 		units -= own
 	}
-	if units > *r.shared {
-		*r.shared = 0
+	if units > r.shared.units {
+		*r.shared = Allowance{exceeded: true}
 		return r.fail(n, cut(path), "use fewer aliases and merge keys (<<), or give each object a file of its own",
 			"the object takes too much work to read up to here: aliases and merge keys repeat too much of it, or long names are nested too deep")
 	}
-	*r.shared -= units
+	r.shared.units -= units
 	return nil
 }
 

@@ -59,8 +59,9 @@ type Metadata struct {
 // without content.
 func Parse(file []byte) []Document {
 	var docs []Document
-	for _, c := range split(file) {
-		docs = append(docs, c.parse()...)
+	shared := NewAllowance()
+	for _, c := range Split(file) {
+		docs = append(docs, c.Documents(shared)...)
 	}
 	return docs
 }
@@ -68,42 +69,47 @@ func Parse(file []byte) []Document {
 // Spec reads a text that is only the spec of an object: one YAML or JSON document,
 // a mapping. Without content it is an empty mapping.
 func Spec(text []byte) Document {
-	chunks := split(text)
+	chunks := Split(text)
 	switch {
 	case len(chunks) == 0:
 		return Document{Object: []byte("{}"), Spec: []byte("{}"), Line: 1}
 	case len(chunks) > 1:
-		return Document{Line: 1, Err: fail(chunks[1].start+1, "", "leave one", "there is more than one document")}
+		return Document{Line: 1, Err: fail(chunks[1].Start+1, "", "leave one", "there is more than one document")}
 	}
 	return chunks[0].spec()
 }
 
-// chunk is the text between two "---" lines, with the first of them.
-type chunk struct {
-	text  []byte
-	start int // lines before it
-	// shared are the units of work that the objects of the file share.
-	shared *int
+// Chunk is the text of a file between two "---" lines, with the first of them. What it
+// holds depends on no other chunk of the file, except on what the others leave of the
+// Allowance.
+type Chunk struct {
+	Text  []byte
+	Start int // lines of the file before it
 }
 
-func split(file []byte) []chunk {
-	var chunks []chunk
-	var c chunk
-	line := 0
+// Split splits a file into the chunks that have content. They share its memory.
+func Split(file []byte) []Chunk {
+	var chunks []Chunk
+	c, begin, end, line := Chunk{}, 0, 0, 0
 	for l := range bytes.Lines(file) {
-		if isSeparator(l) && len(c.text) > 0 {
+		if isSeparator(l) && end > begin {
+			c.Text = file[begin:end:end]
 			chunks = append(chunks, c)
-			c = chunk{start: line}
+			c, begin = Chunk{Start: line}, end
 		}
-		c.text = append(c.text, l...)
+		end += len(l)
 		line++
 	}
+	c.Text = file[begin:end:end]
 	chunks = append(chunks, c)
-	shared := unitsOfFile
-	for i := range chunks {
-		chunks[i].shared = &shared
-	}
-	return slices.DeleteFunc(chunks, func(c chunk) bool { return c.first() == 0 })
+	return slices.DeleteFunc(chunks, func(c Chunk) bool { return c.first() == 0 })
+}
+
+// Alone returns the documents of the chunk if they take nothing of an Allowance.
+func (c Chunk) Alone() (docs []Document, ok bool) {
+	var none Allowance
+	docs = c.Documents(&none)
+	return docs, !none.exceeded
 }
 
 // isSeparator reports whether a line begins a document. YAML allows such a line
@@ -115,9 +121,9 @@ func isSeparator(line []byte) bool {
 
 // first returns the number of the first line with content, from 1; 0 if there are
 // only comments and directives.
-func (c chunk) first() int {
+func (c Chunk) first() int {
 	n := 0
-	for l := range bytes.Lines(c.text) {
+	for l := range bytes.Lines(c.Text) {
 		n++
 		l = bytes.TrimSpace(bytes.TrimPrefix(l, []byte("---")))
 		if len(l) > 0 && l[0] != '#' && l[0] != '%' && string(l) != "..." {
@@ -127,24 +133,26 @@ func (c chunk) first() int {
 	return 0
 }
 
-func (c chunk) parse() []Document {
+// Documents returns the documents of the chunk in order. Those with many aliases and merge
+// keys take from the allowance of their file.
+func (c Chunk) Documents(shared *Allowance) []Document {
 	nodes, bad := c.nodes()
 	var docs []Document
 	for _, n := range nodes {
-		docs = append(docs, c.objects(n)...)
+		docs = append(docs, c.objects(n, shared)...)
 	}
 	if bad != nil {
-		docs = append(docs, Document{Line: c.start + c.first(), Err: bad})
+		docs = append(docs, Document{Line: c.Start + c.first(), Err: bad})
 	}
 	return docs
 }
 
 // nodes returns the documents before the first syntax error, and that error.
-func (c chunk) nodes() ([]*yaml.Node, *problem.Diagnostic) {
-	if json.Valid(c.text) {
-		c.text = unescape(c.text)
+func (c Chunk) nodes() ([]*yaml.Node, *problem.Diagnostic) {
+	if json.Valid(c.Text) {
+		c.Text = unescape(c.Text)
 	}
-	nodes, err := decode(c.text)
+	nodes, err := decode(c.Text)
 	if err != nil {
 		return nodes, c.syntaxError(err)
 	}
@@ -172,15 +180,15 @@ var yamlPrefix = regexp.MustCompile(`^(?:yaml: )?(?:line \d+: )?`)
 // syntaxError finds the line of a syntax error, because the parser names the line
 // of the collection around it. The shortest beginning of the text that has the
 // same error ends at that line.
-func (c chunk) syntaxError(err error) *problem.Diagnostic {
-	lines := bytes.SplitAfter(c.text, []byte("\n"))
+func (c Chunk) syntaxError(err error) *problem.Diagnostic {
+	lines := bytes.SplitAfter(c.Text, []byte("\n"))
 	n := sort.Search(len(lines), func(n int) bool {
 		_, e := decode(bytes.Join(lines[:n], nil))
 		return e != nil && e.Error() == err.Error()
 	})
 	for n = min(n, len(lines)); n > 1 && len(bytes.TrimSpace(lines[n-1])) == 0; n-- {
 	}
-	return fail(c.start+max(n, 1), "", "correct the YAML there or in the lines above", "%s", yamlPrefix.ReplaceAllString(err.Error(), ""))
+	return fail(c.Start+max(n, 1), "", "correct the YAML there or in the lines above", "%s", yamlPrefix.ReplaceAllString(err.Error(), ""))
 }
 
 var jsonEscape = regexp.MustCompile(`\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|.)`)
@@ -198,18 +206,18 @@ func unescape(text []byte) []byte {
 }
 
 // objects returns the objects of a document: itself, or the items of a list.
-func (c chunk) objects(n *yaml.Node) []Document {
+func (c Chunk) objects(n *yaml.Node, shared *Allowance) []Document {
 	if kind := scalar(n, "kind"); kind != "List" || scalar(n, "apiVersion") != "v1" {
-		return []Document{c.object(n)}
+		return []Document{c.object(n, shared)}
 	}
 	items := field(n, "items")
 	if items == nil || items.Kind != yaml.SequenceNode {
-		line := c.start + n.Line
+		line := c.Start + n.Line
 		return []Document{{Line: line, Err: fail(line, "items", "write the objects under items, each with a leading -", "a List has a list of items")}}
 	}
 	var docs []Document
 	for _, item := range items.Content {
-		docs = append(docs, c.object(item))
+		docs = append(docs, c.object(item, shared))
 	}
 	return docs
 }

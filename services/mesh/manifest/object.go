@@ -12,16 +12,16 @@ import (
 )
 
 // object reads the envelope of an object and turns it into JSON.
-func (c chunk) object(n *yaml.Node) Document {
-	r := reader{c.start, newBudget(n, c.shared)}
+func (c Chunk) object(n *yaml.Node, shared *Allowance) Document {
+	r := reader{c.Start, newBudget(n, shared)}
 	n = resolve(n)
-	d := Document{Line: c.start + n.Line, node: n, start: c.start}
+	d := Document{Line: c.Start + n.Line, node: n, start: c.Start}
 	d.Err = r.object(n, &d)
 	return d
 }
 
 // spec returns the document of a chunk that is only a spec.
-func (c chunk) spec() Document {
+func (c Chunk) spec() Document {
 	nodes, bad := c.nodes()
 	if bad != nil {
 		return Document{Line: 1, Err: bad}
@@ -29,10 +29,10 @@ func (c chunk) spec() Document {
 	if len(nodes) == 0 { // null
 		return Document{Object: []byte("{}"), Spec: []byte("{}"), Line: 1}
 	}
-	r := reader{c.start, newBudget(nodes[0], c.shared)}
+	r := reader{c.Start, newBudget(nodes[0], NewAllowance())}
 	n := resolve(nodes[0])
 	whole := &yaml.Node{Kind: yaml.MappingNode, Line: n.Line, Content: []*yaml.Node{{Kind: yaml.ScalarNode, Value: "spec", Line: n.Line}, n}}
-	d := Document{Line: c.start + n.Line, node: whole, start: c.start, top: []entry{{key: "spec", at: n, value: n}}}
+	d := Document{Line: c.Start + n.Line, node: whole, start: c.Start, top: []entry{{key: "spec", at: n, value: n}}}
 	if n.Kind != yaml.MappingNode {
 		d.Err = r.fail(n, "spec", "write fields, each on a line", "is %s, not a mapping", describe(n))
 		return d

@@ -47,8 +47,8 @@ func (d *Document) visit(place func(line int, path string, n *yaml.Node)) {
 	if len(d.top) == 0 {
 		return
 	}
-	shared := unitsOfFile // at least what Parse had
-	e := encoder{reader: reader{d.start, newBudget(d.node, &shared)}, place: place}
+	shared := NewAllowance() // at least what Parse had
+	e := encoder{reader: reader{d.start, newBudget(d.node, shared)}, place: place}
 	_ = e.object(d.node, d.top, &Document{}) // Parse has returned its error
 }
 

@@ -4,8 +4,10 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
+	"sync"
 
 	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/mesh/index"
@@ -179,11 +181,48 @@ func (e *edit) sets() []Change {
 	return changes
 }
 
+// make makes the parts that are stale, many of them side by side. They are taken in no
+// order: what a Catalog holds does not depend on it.
 func (e *edit) make() {
-	for p := range e.stale {
-		if before, differs := e.Catalog.make(p); differs && !e.dry {
-			e.dirty[p.key.t] = append(e.dirty[p.key.t], dirty{p, before})
+	if len(e.stale) < fewParts {
+		for p := range e.stale {
+			e.take(p, makePart(e.pc, p.key))
 		}
+		return
+	}
+	type result struct {
+		*part
+		output
+	}
+	stale, results := make(chan *part), make(chan result, fewParts)
+	var makers sync.WaitGroup
+	for range runtime.GOMAXPROCS(0) {
+		makers.Go(func() {
+			for p := range stale {
+				results <- result{p, makePart(e.pc, p.key)}
+			}
+		})
+	}
+	go func() {
+		for p := range e.stale {
+			stale <- p
+		}
+		close(stale)
+		makers.Wait()
+		close(results)
+	}()
+	for r := range results {
+		e.take(r.part, r.output)
+	}
+}
+
+// fewParts are made faster than goroutines start.
+const fewParts = 32
+
+// take takes what was made of a part.
+func (e *edit) take(p *part, out output) {
+	if before, differs := e.Catalog.take(p, out); differs && !e.dry {
+		e.dirty[p.key.t] = append(e.dirty[p.key.t], dirty{p, before})
 	}
 }
 

@@ -71,10 +71,9 @@ func (c *Catalog) resource(of nameKey, all []*Encoded, before *Resource) *Resour
 	return c.pool.resources.of(typeSum{of.t, sum}, func() *Resource { return newResource(of.t, of.text, sum, pieces) })
 }
 
-// make makes a part, for the first time or again. It returns the pieces from
-// before if they changed.
-func (c *Catalog) make(p *part) (before []given, differs bool) {
-	out := makePart(c.pc, p.key)
+// take takes what was made of a part, for the first time or again. It returns the pieces
+// from before if they changed.
+func (c *Catalog) take(p *part, out output) (before []given, differs bool) {
 	c.reread(&p.reading, out.inputs, out.problems)
 	c.matched(p, out.applied)
 	if out.failed || p.gives(out.pieces) { // a part that failed keeps its last pieces

@@ -78,6 +78,7 @@ func TestOperatorsSign(t *testing.T) {
 			t.Errorf("%s with another key: %v", act[0], err)
 		}
 	}
+	stream := m.follow(t)
 	// An attacker with the operators' user of the bus writes to the log itself.
 	s := m.sources(t)
 	forged := events.Event{ID: "forged", Actor: "alice", Body: &events.Overlay{
@@ -106,6 +107,18 @@ func TestOperatorsSign(t *testing.T) {
 		}
 		if !strings.Contains(log, "alice (not verified: it has no signature of an operator)") {
 			t.Errorf("%s: the log does not say that the forged record is void:\n%s", name, log)
+		}
+	}
+	for signed, void := 0, 0; signed < 5 || void < 1; { // also of records that come
+		var r struct{ Operator, Void string }
+		if err := stream.Decode(&r); err != nil {
+			t.Fatalf("log --follow shows %d records of alice and %d void ones, want 5 and 1: %v", signed, void, err)
+		}
+		if r.Operator == "alice" {
+			signed++
+		}
+		if r.Void != "" {
+			void++
 		}
 	}
 	if h := m.must(t, nil, "history", "ServiceEntry/demo/pay"); !strings.Contains(h, "alice (verified)") {

@@ -154,15 +154,10 @@ func showLog(ctx context.Context, log past.Log, o logOptions, out *command.Outpu
 	if err != nil {
 		return err
 	}
-	p := &logPrinter{out: out, stream: o.follow}
-	if o.verdicts != nil {
-		if p.verdicts, err = o.verdicts(ctx, recs); err != nil && out.IsTable() {
-			out.Notes([]string{fmt.Sprintf("it is not known who has signed these records: %v", err)})
-		}
-	}
+	p := &logPrinter{out: out, stream: o.follow, verdicts: o.verdicts}
 	switch {
 	case len(recs) > 0 || o.follow || !out.IsTable():
-		p.print(recs)
+		p.print(ctx, recs)
 	case bounds.Last < bounds.First:
 		out.Line("The log is empty: no source has published yet.")
 	default:
@@ -172,7 +167,7 @@ func showLog(ctx context.Context, log past.Log, o logOptions, out *command.Outpu
 		return nil
 	}
 	return follow(ctx, log, max(bounds.Last, from-min(1, from)), func(recs []events.Record) error {
-		p.print(slices.DeleteFunc(recs, func(r events.Record) bool { return !o.match(r) }))
+		p.print(ctx, slices.DeleteFunc(recs, func(r events.Record) bool { return !o.match(r) }))
 		return out.Err()
 	})
 }
@@ -277,18 +272,25 @@ type logPrinter struct {
 	out    *command.Output
 	stream bool
 	table  command.Rows
-	// verdicts are about the authors, by record.
-	verdicts map[uint64]fold.Verdict
+	// verdicts finds what is known about the authors of records, by record; nil: nothing is.
+	verdicts func(context.Context, []events.Record) (map[uint64]fold.Verdict, error)
 }
 
-func (p *logPrinter) print(recs []events.Record) {
+func (p *logPrinter) print(ctx context.Context, recs []events.Record) {
+	var verdicts map[uint64]fold.Verdict
+	if p.verdicts != nil {
+		var err error
+		if verdicts, err = p.verdicts(ctx, recs); err != nil && p.out.IsTable() {
+			p.out.Notes([]string{fmt.Sprintf("it is not known who has signed these records: %v", err)})
+		}
+	}
 	p.table.Head = []string{"SEQ", "TIME", "WHAT", "OBJECT", "FROM", "BY"}
 	views := make([]recordView, len(recs))
 	for i, r := range recs {
 		object, detail := summary(r)
-		p.table.Add(r.Seq, r.Time, whatCell(past.What(r)), object, detail, past.Author(r.Event.Actor, p.verdicts[r.Seq]))
+		p.table.Add(r.Seq, r.Time, whatCell(past.What(r)), object, detail, past.Author(r.Event.Actor, verdicts[r.Seq]))
 		views[i] = viewRecord(r)
-		views[i].Operator, views[i].Void = p.verdicts[r.Seq].Operator, p.verdicts[r.Seq].Void
+		views[i].Operator, views[i].Void = verdicts[r.Seq].Operator, verdicts[r.Seq].Void
 	}
 	switch {
 	case p.out.IsTable():

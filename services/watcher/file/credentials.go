@@ -41,7 +41,7 @@ func (credentials) unit(name string) string { return filepath.Dir(name) }
 // maxPart is the largest file of a credential that is read: that of a Secret.
 const maxPart = 1 << 20
 
-func (l credentials) read(t *tree, x *index, unit string) {
+func (l credentials) read(t *tree, x *index, unit string) (store func()) {
 	s := credential.Source{Data: map[string][]byte{}}
 	defer func() { clear(s.Data[keyFile]) }()
 	var unread *problem.Diagnostic
@@ -55,12 +55,11 @@ func (l credentials) read(t *tree, x *index, unit string) {
 		sum.Write(found.content)
 	}
 	if len(s.Data) == 0 {
-		x.remove(unit)
-		return
+		return func() { x.remove(unit) }
 	}
 	f := &file{sum: [sha256.Size]byte(sum.Sum(nil))}
 	if x.has(unit, f.sum) {
-		return
+		return func() {}
 	}
 	at := x.origin(unit)
 	namespace, name, _ := strings.Cut(filepath.ToSlash(unit), "/")
@@ -75,7 +74,7 @@ func (l credentials) read(t *tree, x *index, unit string) {
 		v, f.cut = l.value(s, unread)
 		f.entries = []entry{newEntry(ident.Key{Kind: "Secret", Namespace: namespace, Name: name}, v, at)}
 	}
-	x.store(unit, f)
+	return func() { x.store(unit, f) }
 }
 
 // partRead is what was read of a part of a credential.

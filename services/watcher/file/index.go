@@ -55,13 +55,19 @@ func newIndex(base string) *index {
 	}
 }
 
-// set stores the data of a file, for a revision. A broken file keeps the objects that it
-// held before.
-func (x *index) set(name, revision string, data []byte) {
+// parse parses the data of a file, for a revision, beside others, and returns what stores
+// it. A broken file keeps the objects that it held before.
+func (x *index) parse(name, revision string, data []byte) (store func()) {
 	sum := sha256.Sum256(data)
-	if !x.has(name, sum) {
-		x.store(name, &file{sum: sum, cut: cut(data), content: parse(name, revision, data)})
+	if x.has(name, sum) {
+		return func() {}
 	}
+	before := &content{}
+	if old := x.before(name); old != nil {
+		before = &old.content
+	}
+	f := &file{sum: sum, cut: cut(data), content: parse(name, revision, data, before)}
+	return func() { x.store(name, f) }
 }
 
 // has reports whether a file was read with this sum last.
@@ -214,7 +220,7 @@ func (x *index) readable() bool { return x.wasPartial && !x.partial() }
 // the first. It is pure.
 func Objects(name string, data []byte) ([]watcher.Object, []problem.Diagnostic) {
 	x := newIndex("")
-	x.set(name, "", data)
+	x.parse(name, "", data)()
 	return x.changes(time.Time{}), x.files[name].problems
 }
 

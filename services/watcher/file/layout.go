@@ -13,7 +13,8 @@ type layout interface {
 	base() string // of the names of units, for people
 	wanted(name string) bool
 	unit(name string) string
-	read(t *tree, x *index, unit string)
+	// read reads a unit, beside others, and returns what puts it into the index.
+	read(t *tree, x *index, unit string) (store func())
 }
 
 // documents is the layout of a directory of YAML and JSON.
@@ -37,14 +38,13 @@ func (documents) unit(name string) string { return name }
 // maxDocuments is the largest file of documents that is read.
 const maxDocuments = 64 << 20
 
-func (l documents) read(t *tree, x *index, name string) {
+func (l documents) read(t *tree, x *index, name string) (store func()) {
 	data, err := t.read(name, maxDocuments, nil)
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && !t.exists(name):
-		x.remove(name)
+		return func() { x.remove(name) }
 	case err != nil:
-		x.fail(name, err)
-	default:
-		x.set(name, l.revision, data)
+		return func() { x.fail(name, err) }
 	}
+	return x.parse(name, l.revision, data)
 }

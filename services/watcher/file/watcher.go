@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"slices"
 	"syscall"
 	"time"
@@ -310,10 +311,19 @@ func (d *directory) readChanged(paths map[string]bool) error {
 			units[d.layout.unit(name)] = true
 		}
 	}
-	for unit := range units {
-		d.layout.read(d.tree, d.index, unit)
-	}
+	d.read(slices.Sorted(maps.Keys(units)))
 	return nil
+}
+
+// read reads units.
+func (d *directory) read(units []string) {
+	for some := range slices.Chunk(units, 256) {
+		store := make([]func(), len(some))
+		sideBySide(len(some), func(i int) { store[i] = d.layout.read(d.tree, d.index, some[i]) })
+		for _, s := range store {
+			s()
+		}
+	}
 }
 
 // readAll walks the tree and reads all files.
@@ -329,9 +339,7 @@ func (d *directory) readAll() error {
 		found.files[i] = d.layout.unit(name)
 	}
 	found.files = slices.Compact(slices.Sorted(slices.Values(found.files)))
-	for _, unit := range found.files {
-		d.layout.read(d.tree, d.index, unit)
-	}
+	d.read(found.files)
 	d.index.keep(found)
 	return nil
 }

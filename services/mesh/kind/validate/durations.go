@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"strings"
 	"time"
 
 	"google.golang.org/protobuf/reflect/protoreflect"
@@ -19,7 +20,7 @@ var withDurations = protosearch.For(func(d protoreflect.MessageDescriptor) bool 
 // form that protobuf reads: users of Istio write "5m" and "250ms" too. It moves no
 // line, and leaves other values for protobuf to refuse.
 func Durations(spec []byte, of protoreflect.MessageDescriptor) []byte {
-	if len(withDurations.Fields(of)) == 0 {
+	if len(withDurations.Fields(of)) == 0 || !maybeDuration(spec) {
 		return spec
 	}
 	w := durationWriter{json: json.NewDecoder(bytes.NewReader(spec)), in: spec}
@@ -27,6 +28,19 @@ func Durations(spec []byte, of protoreflect.MessageDescriptor) []byte {
 		return spec
 	}
 	return append(w.out, spec[w.done:]...)
+}
+
+// maybeDuration reports whether a text of the JSON may be a duration: most objects have
+// none, and need not be read twice.
+func maybeDuration(spec []byte) bool {
+	for i := bytes.IndexByte(spec, '"'); i >= 0; { // any quote may begin a text
+		spec = spec[i+1:]
+		i = bytes.IndexByte(spec, '"')
+		if i > 1 && strings.IndexByte("-+.0123456789", spec[0]) >= 0 && strings.IndexByte("hms", spec[i-1]) >= 0 {
+			return true
+		}
+	}
+	return false
 }
 
 type durationWriter struct {
