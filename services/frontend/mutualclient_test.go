@@ -11,6 +11,7 @@ import (
 	"sync"
 	"testing"
 
+	registryv1 "meshlog.dev/proto/meshlog/registry/v1"
 	"meshlog.dev/services/mesh/meshtest"
 )
 
@@ -237,5 +238,37 @@ spec:
 	dead.Kill()
 	if got := p.outcome(way{}, "tcp"); got != closed {
 		t.Errorf("after the gateway is gone: %s", got)
+	}
+}
+
+// SVC-14: a client also accepts the service accounts that annotations of a Service name, and
+// names in full, although its endpoint has another account.
+func TestAnnotatedAccounts(t *testing.T) {
+	p := newPeers(t)
+	number := freePort(t)
+	p.listens["http"], p.host = number, "noted.shop.svc.cluster.local"
+	slice := meshtest.Object("EndpointSlice", "shop", "noted", &registryv1.Endpoints{
+		Service: "noted", Ports: []*registryv1.EndpointPort{{Name: "http", Number: uint32(p.targets["http"])}},
+		Endpoints: []*registryv1.Endpoint{{Addresses: []string{"127.0.0.2"}, ServiceAccount: "other", MutualTls: true}},
+	})
+	for _, c := range []struct{ annotation, want string }{
+		{"", closed},
+		{`alpha.istio.io/kubernetes-serviceaccounts: "none,web"`, as},
+		{`alpha.istio.io/kubernetes-serviceaccounts: none`, closed},
+		{"alpha.istio.io/canonical-serviceaccounts: " + webIdentity, as},
+		{"alpha.istio.io/canonical-serviceaccounts: spiffe://cluster.local/ns/other/sa/web", closed},
+	} {
+		p.applied(p.mesh.Publish(append(meshtest.YAML(t, fmt.Sprintf(`
+apiVersion: v1
+kind: Service
+metadata: {name: noted, namespace: shop, annotations: {networking.istio.io/exportTo: client, %s}}
+spec: {clusterIP: 10.9.0.1, ports: [{name: http, port: %d}]}
+`, c.annotation, number)), slice)...))
+		if got := p.outcome(way{}, "http"); got != c.want {
+			t.Errorf("with %q: %s, want %s", c.annotation, got, c.want)
+		}
+		if arrives, way := p.follows("http"); arrives != (c.want == as) {
+			t.Errorf("with %q the simulated call arrives: %v\n%s", c.annotation, arrives, way)
+		}
 	}
 }

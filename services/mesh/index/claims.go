@@ -107,6 +107,11 @@ func (s *settings) registryClaim(o world.Object, m *registryv1.Service) *claim {
 		Labels:    m.GetLabels(),
 		Selector:  m.GetSelector(),
 		ExportTo:  visibilityOf(m.GetExportTo(), s.serviceExport, o.Key.Namespace),
+
+		Identities: union(m.GetIdentities(), nil),
+	}
+	for _, account := range m.GetServiceAccounts() {
+		svc.Accounts = union(svc.Accounts, []string{o.Key.Namespace + "/" + account})
 	}
 	if svc.Headless {
 		svc.Resolution = Passthrough
@@ -251,8 +256,20 @@ func (s *settings) mergeClaims(claims []*claim, aliases []string) *Service {
 		if winner.entry != nil && c.entry != nil {
 			all.Addresses = plainAddresses(append(all.Addresses, c.service.Addresses...))
 		}
+		all.Accounts = union(all.Accounts, c.service.Accounts)
+		all.Identities = union(all.Identities, c.service.Identities)
 	}
 	return &all
+}
+
+// union returns what is in a or b, sorted and each once; nil: nothing.
+func union(a, b []string) []string {
+	if len(a)+len(b) == 0 {
+		return nil
+	}
+	all := slices.Concat(a, b)
+	slices.Sort(all)
+	return slices.Compact(all)
 }
 
 // clustersOf returns the clusters of Kubernetes among the claims' sources.

@@ -7,6 +7,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"meshlog.dev/proto/ident"
+	registryv1 "meshlog.dev/proto/meshlog/registry/v1"
 	"meshlog.dev/services/mesh/index"
 	. "meshlog.dev/services/mesh/meshtest"
 	"meshlog.dev/services/mesh/proxy"
@@ -98,5 +99,25 @@ func TestIdentities(t *testing.T) {
 	after, _ = next(append(objects[:1:1], plain...)...)
 	if after.Read().MutualTLS() || before.SameClasses(after) {
 		t.Error("without an endpoint that speaks mutual TLS, the mesh has some")
+	}
+}
+
+// SVC-14: what the Services of all clusters name counts, each once. A Service of another
+// namespace, which has another host, adds nothing.
+func TestAnnotatedAccountsOfClusters(t *testing.T) {
+	in := func(cluster, namespace string, accounts, identities []string) Change {
+		return Object("Service", namespace, "cart", &registryv1.Service{ServiceAccounts: accounts, Identities: identities}).From("kubernetes").In(cluster)
+	}
+	pc := PushContext(t,
+		in("one", "shop", []string{"web", "cart"}, nil),
+		in("two", "shop", []string{"cart", "old"}, []string{"spiffe://two/x"}),
+		in("two", "bank", []string{"teller"}, []string{"spiffe://two/y"}),
+	)
+	s := pc.Read().Service(index.ServiceID{Namespace: "shop", Hostname: "cart.shop.svc.cluster.local"})
+	if want := []string{"shop/cart", "shop/old", "shop/web"}; !slices.Equal(s.Accounts, want) {
+		t.Errorf("accounts %q, want %q", s.Accounts, want)
+	}
+	if want := []string{"spiffe://two/x"}; !slices.Equal(s.Identities, want) {
+		t.Errorf("names in full %q, want %q", s.Identities, want)
 	}
 }

@@ -230,7 +230,7 @@ func (e *serviceEdit) doneServices(x *serviceIndex, touched map[ServiceID]struct
 		}
 		if old != nil {
 			byHost.Drop(id.Hostname, old.Key)
-			countNamed(named, -1, old.SubjectAltNames)
+			countNamed(named, -1, old.SubjectAltNames, old.Identities)
 			places.Add(-1, old.distributions()...)
 		}
 		if s == nil {
@@ -239,7 +239,7 @@ func (e *serviceEdit) doneServices(x *serviceIndex, touched map[ServiceID]struct
 		}
 		byID.Set(id, s)
 		byHost.Put(id.Hostname, s)
-		countNamed(named, 1, s.SubjectAltNames)
+		countNamed(named, 1, s.SubjectAltNames, s.Identities)
 		places.Add(1, s.distributions()...)
 	}
 	x.byID, x.byHost, x.homeOf = byID.Table, byHost.Done(), homeOf.Done()

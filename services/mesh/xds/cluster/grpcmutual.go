@@ -45,6 +45,9 @@ func (m *maker) namedAt(t target) (ident.Key, string) {
 	if len(t.policy.TLS.GetSubjectAltNames()) > 0 {
 		return m.ruleKey, t.policy.Fields.TLS + ".subjectAltNames"
 	}
+	if m.service.Kubernetes {
+		return m.service.Key, "metadata.annotations[alpha.istio.io/canonical-serviceaccounts]"
+	}
 	return m.service.Key, "spec.subjectAltNames"
 }
 

@@ -171,19 +171,19 @@ func (m *maker) offerHTTP(c *clusterv3.Cluster, t target) {
 }
 
 // peers returns which identities clients accept: those that the rule names, else those of
-// all service accounts behind the service and the names of its ServiceEntry (SE-12), else any
-// of the trust domain (MTLS-8), and the trust domains that these identities are in. The roots
+// all service accounts behind the service, and the names of its ServiceEntry (SE-12) or of a
+// Service's annotations (SVC-14), else any of the trust domain (MTLS-8), and the trust domains that these identities are in. The roots
 // of no other domain count, because a certificate with several URIs has the identity of each:
 // the root of one domain could stand for a server of another (CA-13).
 func (m *maker) peers(tls *networking.ClientTLSSettings) (accepted []*tlsv3.SubjectAltNameMatcher, trusted index.TrustSet) {
 	names := tls.GetSubjectAltNames()
 	if len(names) == 0 {
 		for _, domain := range m.trust.Mesh() {
-			for _, account := range m.identities.Accounts {
+			for _, account := range m.accounts() {
 				names = append(names, identity(domain, account))
 			}
 		}
-		for _, name := range m.service.SubjectAltNames {
+		for _, name := range slices.Concat(m.service.SubjectAltNames, m.service.Identities) {
 			if !slices.Contains(names, name) {
 				names = append(names, name)
 			}
@@ -204,6 +204,16 @@ func (m *maker) peers(tls *networking.ClientTLSSettings) (accepted []*tlsv3.Subj
 		})
 	}
 	return secret.OfTrustDomains(m.trust.Mesh()), m.trust.OfMesh()
+}
+
+// accounts returns the service accounts of the endpoints and those that the Service names.
+func (m *maker) accounts() []string {
+	if len(m.service.Accounts) == 0 {
+		return m.identities.Accounts
+	}
+	all := slices.Concat(m.identities.Accounts, m.service.Accounts)
+	slices.Sort(all)
+	return slices.Compact(all)
 }
 
 // identity returns the URI of a service account, NAMESPACE/NAME (CA-1).
