@@ -194,6 +194,7 @@ func (m *maker) cluster(t target) *clusterv3.Cluster {
 	}
 	m.matchSockets(c, t)
 	balance(c, t.policy)
+	m.keepSessions(c, t)
 	m.shareByLocality(c, t)
 	m.localitiesByName(t)
 	m.hashesConnections(t)

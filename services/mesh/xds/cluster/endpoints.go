@@ -82,12 +82,6 @@ func (m *maker) assignments() []piece.Piece {
 	return pieces
 }
 
-// Labels of services whose clients stay with one endpoint (SVC-15).
-const (
-	sessionLabel       = "istio.io/persistent-session"
-	sessionHeaderLabel = "istio.io/persistent-session-header"
-)
-
 // choose returns the endpoints that clients of a target get. Unhealthy ones are
 // sent if Envoy has no panic mode, in which it would use them, or if a client's
 // session may be bound to one (EPS-2). Draining ones are sent in the latter case
@@ -96,7 +90,7 @@ func (m *maker) choose(t target) []*index.Endpoint {
 	if m.grpc {
 		return m.endpointsOf(t, forGRPC)
 	}
-	sessions := m.service.Labels[sessionLabel] != "" || m.service.Labels[sessionHeaderLabel] != ""
+	sessions := m.service.Sticky()
 	noPanic := t.policy.Outliers.GetMinHealthPercent() == 0
 	return m.endpointsOf(t, func(e *index.Endpoint) bool {
 		return sessions || e.Health == index.Healthy || e.Health == index.Unhealthy && noPanic

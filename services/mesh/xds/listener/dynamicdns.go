@@ -13,11 +13,6 @@ import (
 	"meshlog.dev/services/mesh/xds/route"
 )
 
-// namedByCalls reports whether calls name the endpoints of a service in a scope (SE-8).
-func namedByCalls(r *index.Reader, scope index.Scope) bool {
-	return slices.ContainsFunc(r.Services(scope), func(s *index.Service) bool { return s.Resolution == index.DynamicDNS })
-}
-
 // addNamed puts a port without requests of a service whose endpoints calls name on the
 // listener of its number: TLS clients name one by the server name. Other connections name
 // none, which validation reports.

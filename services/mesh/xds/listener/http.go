@@ -7,7 +7,6 @@ import (
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	statevaluev3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/common/set_filter_state/v3"
 	corsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/cors/v3"
-	forwardv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/dynamic_forward_proxy/v3"
 	faultv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/fault/v3"
 	grpcwebv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/grpc_web/v3"
 	routerv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/router/v3"
@@ -34,12 +33,11 @@ type requests struct {
 	// others: the listener also has chains for what is not HTTP.
 	others bool
 	alpn   bool // requests may offer another protocol than connections
-	// dynamic: requests may go to clusters whose endpoint they name (SE-8).
-	dynamic bool
+	needs
 }
 
 func (q requests) Make(r *index.Reader) ([]piece.Piece, []problem.Diagnostic) {
-	c := &listenerv3.FilterChain{Filters: []*listenerv3.Filter{manager(r.Mesh(), "outbound_"+q.listener, q.routes, filters(q.grpcWeb, q.alpn, q.dynamic || piece.ResolvesUnknown(r.Mesh())), nil)}}
+	c := &listenerv3.FilterChain{Filters: []*listenerv3.Filter{manager(r.Mesh(), "outbound_"+q.listener, q.routes, filters(q.grpcWeb, q.alpn, q.needs.with(r.Mesh())), nil)}}
 	if q.others {
 		c.FilterChainMatch = &listenerv3.FilterChainMatch{
 			TransportProtocol: "raw_buffer", ApplicationProtocols: []string{"http/1.1", "h2c"},
@@ -99,17 +97,13 @@ func enforce(m *hcmv3.HttpConnectionManager, mesh *meshconfig.MeshConfig) {
 }
 
 // filters returns the HTTP filters of outbound requests in their order (LSN-15).
-func filters(grpcWeb, alpn, dynamic bool) []*hcmv3.HttpFilter {
+func filters(grpcWeb, alpn bool, more needs) []*hcmv3.HttpFilter {
 	all := []*hcmv3.HttpFilter{
 		httpFilter(route.FaultFilter, &faultv3.HTTPFault{}),
 		httpFilter(route.CORSFilter, &corsv3.Cors{}),
 		httpFilter(routerFilter, &routerv3.Router{}),
 	}
-	if dynamic { // it leaves alone what goes to other clusters
-		all = slices.Insert(all, len(all)-1, httpFilter("envoy.filters.http.dynamic_forward_proxy", &forwardv3.FilterConfig{
-			ImplementationSpecifier: &forwardv3.FilterConfig_DnsCacheConfig{DnsCacheConfig: piece.DynamicDNS()},
-		}))
-	}
+	all = more.addTo(all)
 	if alpn {
 		all = slices.Insert(all, 0, httpFilter("meshlog.alpn", offeredProtocols))
 	}
@@ -158,8 +152,8 @@ func networkFilter(name string, config proto.Message) *listenerv3.Filter {
 // proxy (LSN-13).
 type proxied struct {
 	port uint32
-	// alpn and dynamic as in requests.
-	alpn, dynamic bool
+	alpn bool // as in requests
+	needs
 }
 
 func (p proxied) Make(r *index.Reader) ([]piece.Piece, []problem.Diagnostic) {
@@ -170,7 +164,7 @@ func (p proxied) Make(r *index.Reader) ([]piece.Piece, []problem.Diagnostic) {
 	return []piece.Piece{{Name: name, Message: &listenerv3.Listener{
 		Name: name, Address: socket(loopback, p.port), TrafficDirection: corev3.TrafficDirection_OUTBOUND,
 		FilterChains: []*listenerv3.FilterChain{{
-			Filters: []*listenerv3.Filter{manager(r.Mesh(), "outbound_"+name, route.ForProxying, filters(false, p.alpn, p.dynamic || piece.ResolvesUnknown(r.Mesh())), absolute)},
+			Filters: []*listenerv3.Filter{manager(r.Mesh(), "outbound_"+name, route.ForProxying, filters(false, p.alpn, p.needs.with(r.Mesh())), absolute)},
 		}},
 	}}}, nil
 }

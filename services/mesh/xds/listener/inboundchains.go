@@ -192,7 +192,7 @@ func (c inboundChains) chainName(k chainKind) string {
 // manager returns the filter that reads requests for the workload. Its routes are in it,
 // because they never change.
 func (c inboundChains) manager(r *index.Reader, k chainKind) *listenerv3.Filter {
-	return manager(r.Mesh(), "inbound_"+c.name, "", filters(c.protocol == index.GRPCWeb, false, false), func(m *hcmv3.HttpConnectionManager) {
+	return manager(r.Mesh(), "inbound_"+c.name, "", filters(c.protocol == index.GRPCWeb, false, needs{}), func(m *hcmv3.HttpConnectionManager) {
 		m.RouteSpecifier = &hcmv3.HttpConnectionManager_RouteConfig{RouteConfig: &routev3.RouteConfiguration{
 			Name: c.cluster, ValidateClusters: wrapperspb.Bool(false),
 			VirtualHosts: []*routev3.VirtualHost{{

@@ -27,7 +27,7 @@ type chooser struct {
 	port    *gateway.Port
 	from    proxy.Certificates   // of the router
 	alpn    bool                 // requests may offer another protocol than connections
-	dynamic bool                 // as in requests
+	needs                        // of the services that requests may go to
 	demand  bool                 // the router asks for certificates when a client needs one
 	longest *durationpb.Duration // of a connection that a server decrypts; nil: for ever
 	owner   map[string]int       // the server of each host
@@ -37,9 +37,9 @@ type chooser struct {
 	problems []problem.Diagnostic
 }
 
-func newChooser(r *index.Reader, p *gateway.Port, from proxy.Certificates, dynamic bool) *chooser {
+func newChooser(r *index.Reader, p *gateway.Port, from proxy.Certificates, more needs) *chooser {
 	c := &chooser{
-		mesh: r.Mesh(), trust: r.Trust(), port: p, from: from, alpn: offers(r, from), dynamic: dynamic,
+		mesh: r.Mesh(), trust: r.Trust(), port: p, from: from, alpn: offers(r, from), needs: more,
 		demand: r.CertificatesOnDemand(), longest: limit(r.MaxConnectionDuration()),
 		owner: map[string]int{}, taken: map[string]bool{},
 	}
@@ -174,7 +174,7 @@ func (c *chooser) all() []*listenerv3.FilterChain {
 		if s.Routes != "" && !s.Closed {
 			for _, m := range c.matches(s, hostsOf(s)) {
 				name := listenerName(c.port.Bind, c.port.Number)
-				filter := manager(c.mesh, "outbound_"+name, s.Routes, filters(false, c.alpn, c.dynamic), func(m *hcmv3.HttpConnectionManager) {
+				filter := manager(c.mesh, "outbound_"+name, s.Routes, filters(false, c.alpn, c.needs), func(m *hcmv3.HttpConnectionManager) {
 					edge(c.mesh)(m)
 					m.CommonHttpProtocolOptions = &corev3.HttpProtocolOptions{MaxConnectionDuration: c.longest}
 				})

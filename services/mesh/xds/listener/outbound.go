@@ -19,7 +19,7 @@ import (
 // have virtualOutbound even if they see no service: redirected connections
 // would otherwise be refused (LSN-1).
 func sidecarParts(r *index.Reader, class index.LDSClass) []piece.Part {
-	o := &outbound{r: r, class: class, dynamic: namedByCalls(r, class.Scope), defaults: shaped(r.Mesh()) != nil, entries: map[place]*entry{}}
+	o := &outbound{r: r, class: class, needs: needsOf(r, class.Scope), defaults: shaped(r.Mesh()) != nil, entries: map[place]*entry{}}
 	o.listen(r.Egress(class.Scope))
 	var parts []piece.Part
 	if class.Bind {
@@ -31,7 +31,7 @@ func sidecarParts(r *index.Reader, class index.LDSClass) []piece.Part {
 		o.reserve(place{anyAddress, uint32(r.Mesh().GetProxyListenPort())})
 	}
 	if port := r.Mesh().GetProxyHttpPort(); port > 0 {
-		parts = append(parts, proxied{uint32(port), offers(r, class.Certificates), o.dynamic})
+		parts = append(parts, proxied{uint32(port), offers(r, class.Certificates), o.needs})
 		o.reserve(place{loopback, uint32(port)})
 	}
 	o.unreachable()
@@ -42,8 +42,8 @@ func sidecarParts(r *index.Reader, class index.LDSClass) []piece.Part {
 type outbound struct {
 	r        *index.Reader
 	class    index.LDSClass
-	defaults bool // the MeshConfig says something about connections
-	dynamic  bool // as in requests
+	defaults bool  // the MeshConfig says something about connections
+	needs    needs // of requests
 	entries  map[place]*entry
 	problems []piece.Part
 	spot     // of the egress listener that is added
@@ -260,7 +260,7 @@ func (o *outbound) listener(e *entry) []piece.Part {
 	alone := e.bind && !h.others
 	if e.routes != "" {
 		h.requests = !alone
-		parts = append(parts, requests{name, e.routes, e.grpcWeb, !alone, offers(o.r, o.class.Certificates), o.dynamic})
+		parts = append(parts, requests{name, e.routes, e.grpcWeb, !alone, offers(o.r, o.class.Certificates), o.needs})
 	}
 	conditions := slices.SortedFunc(maps.Keys(e.some), func(a, b condition) int {
 		return cmp.Or(cmp.Compare(a.cidr, b.cidr), cmp.Compare(a.serverName, b.serverName))

@@ -28,7 +28,7 @@ type routerNames struct {
 	listens  index.Listens
 	policies policy.Connections
 	from     proxy.Certificates
-	dynamic  bool // as in requests
+	needs
 	// scope has the services and rules of the clusters to which connections of other
 	// networks are passed on; zero: there is no server for them.
 	scope index.Scope
@@ -39,7 +39,7 @@ type routerNames struct {
 	hosts string
 }
 
-func namesPart(r *index.Reader, class index.LDSClass, p *gateway.Port, dynamic bool) piece.Part {
+func namesPart(r *index.Reader, class index.LDSClass, p *gateway.Port, more needs) piece.Part {
 	var bindings []route.Binding
 	var hosts []string
 	auto, scope := false, index.Scope{}
@@ -60,7 +60,7 @@ func namesPart(r *index.Reader, class index.LDSClass, p *gateway.Port, dynamic b
 	}
 	return routerNames{
 		at: addressOf(p), gateways: class.Gateways, listens: class.Listens, policies: policy.OfConnections(class), from: class.Certificates,
-		dynamic: dynamic, auto: auto, scope: scope,
+		needs: more, auto: auto, scope: scope,
 		bound: route.Bind(r, class.Sources, class.Scope, bindings), hosts: strings.Join(hosts, "\n"),
 	}
 }
@@ -71,7 +71,7 @@ func (n routerNames) Make(r *index.Reader) ([]piece.Piece, []problem.Diagnostic)
 	if p == nil {
 		return nil, nil
 	}
-	c := newChooser(r, p, n.from, n.dynamic)
+	c := newChooser(r, p, n.from, n.needs)
 	hosts := strings.Split(n.hosts, "\n")
 	for name, key := range n.bound.All() {
 		fields := strings.Fields(hosts[0])

@@ -25,16 +25,16 @@ import (
 // its Gateways (GW-2, GW-3).
 func routerParts(r *index.Reader, class index.LDSClass) []piece.Part {
 	ports, problems := gateway.Ports(r, class.Gateways, class.Listens)
-	dynamic := namedByCalls(r, class.Scope)
+	more := needsOf(r, class.Scope)
 	var parts []piece.Part
 	for _, p := range ports {
 		switch {
 		case p.Form == gateway.Connections:
 			parts = append(parts, tcpPart(r, class, p))
 		case p.Form == gateway.ServerNames:
-			parts = append(parts, namesPart(r, class, p, dynamic))
+			parts = append(parts, namesPart(r, class, p, more))
 		default:
-			parts = append(parts, routerRequests{at: addressOf(p), routes: p.Routes(), grpcWeb: p.GRPCWeb, alpn: offers(r, class.Certificates), dynamic: dynamic})
+			parts = append(parts, routerRequests{at: addressOf(p), routes: p.Routes(), grpcWeb: p.GRPCWeb, alpn: offers(r, class.Certificates), needs: more})
 		}
 	}
 	return append(append(parts, problems...), gateway.Fronts(r, class.Gateways, class.Scope, ports)...)
@@ -96,12 +96,12 @@ type routerRequests struct {
 	routes  string
 	grpcWeb bool
 	alpn    bool // as in chooser
-	dynamic bool // as in requests
+	needs
 }
 
 func (q routerRequests) Make(r *index.Reader) ([]piece.Piece, []problem.Diagnostic) {
 	mesh := r.Mesh()
-	filter := manager(mesh, "outbound_"+q.at.name(), q.routes, filters(q.grpcWeb, q.alpn, q.dynamic), edge(mesh))
+	filter := manager(mesh, "outbound_"+q.at.name(), q.routes, filters(q.grpcWeb, q.alpn, q.needs), edge(mesh))
 	return edgeListener(mesh, q.at, &listenerv3.FilterChain{Filters: []*listenerv3.Filter{filter}}), nil
 }
 

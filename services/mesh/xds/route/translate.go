@@ -172,6 +172,9 @@ func (t *translation) filters(at string, out *routev3.Route, in *networking.HTTP
 	if c := in.GetCorsPolicy(); c != nil {
 		config[CORSFilter] = piece.Any(cors(c))
 	}
+	if s := t.session(at, in); s != nil {
+		config[SessionFilter] = s
+	}
 	if len(config) > 0 {
 		out.TypedPerFilterConfig = config
 	}

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	"google.golang.org/protobuf/types/known/anypb"
 	networking "istio.io/api/networking/v1alpha3"
 
 	"meshlog.dev/proto/ident"
@@ -62,7 +63,7 @@ func (h virtualHost) Make(r *index.Reader) ([]piece.Piece, []problem.Diagnostic)
 		if service == nil {
 			return nil, problems
 		}
-		routes = []*routev3.Route{h.fallback(r)}
+		routes = []*routev3.Route{h.fallback(r, service)}
 	}
 	return partialHost(h.routes, &routev3.VirtualHost{Name: hostPort(h.host, h.port), Domains: domains, Routes: routes}), problems
 }
@@ -159,7 +160,7 @@ func (h *virtualHost) translate(r *index.Reader) ([]*routev3.Route, []problem.Di
 }
 
 // fallback is the route to a service without VirtualService.
-func (h *virtualHost) fallback(r *index.Reader) *routev3.Route {
+func (h *virtualHost) fallback(r *index.Reader, s *index.Service) *routev3.Route {
 	var rule *networking.DestinationRule
 	if h.rule != (index.RuleID{}) {
 		rule, _ = r.DestinationRule(h.rule)
@@ -170,11 +171,15 @@ func (h *virtualHost) fallback(r *index.Reader) *routev3.Route {
 	}
 	timeout(action, nil, h.grpc)
 	action.RetryPolicy = retryPolicy(r.Mesh().GetDefaultHttpRetryPolicy(), len(action.HashPolicy) > 0)
-	return &routev3.Route{
+	out := &routev3.Route{
 		Name: "default", Match: everything(),
 		Action:    &routev3.Route_Route{Route: action},
 		Decorator: &routev3.Decorator{Operation: hostPort(h.host, h.port) + "/*"},
 	}
+	if session := sessionOf(s); session != nil && !h.grpc {
+		out.TypedPerFilterConfig = map[string]*anypb.Any{SessionFilter: session}
+	}
+	return out
 }
 
 func hostPort(host string, port uint32) string {

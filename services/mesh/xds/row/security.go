@@ -8,14 +8,17 @@ import (
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	bufferv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/buffer/v3"
 	compressorv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/compressor/v3"
+	forwardv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/dynamic_forward_proxy/v3"
 	faultv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/fault/v3"
 	grpcwebv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/grpc_web/v3"
 	routerv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/router/v3"
+	sessionv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/stateful_session/v3"
 	httpinspectorv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/listener/http_inspector/v3"
 	originaldstv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/listener/original_dst/v3"
 	tlsinspectorv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/listener/tls_inspector/v3"
 	directv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/direct_response/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	sniv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/sni_dynamic_forward_proxy/v3"
 	tcpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/tcp_proxy/v3"
 	httpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/upstreams/http/v3"
 	"google.golang.org/protobuf/proto"
@@ -33,7 +36,7 @@ var open = func(all ...proto.Message) map[string]bool {
 }(
 	&faultv3.HTTPFault{}, &bufferv3.Buffer{}, &bufferv3.BufferPerRoute{}, &compressorv3.Compressor{}, &compressorv3.CompressorPerRoute{},
 	&grpcwebv3.GrpcWeb{}, &routerv3.Router{}, &httpinspectorv3.HttpInspector{}, &tlsinspectorv3.TlsInspector{}, &originaldstv3.OriginalDst{},
-	&directv3.Config{}, &tcpv3.TcpProxy{},
+	&directv3.Config{}, &tcpv3.TcpProxy{}, &forwardv3.FilterConfig{}, &sniv3.FilterConfig{}, &sessionv3.StatefulSession{}, &sessionv3.StatefulSessionPerRoute{},
 )
 
 // security is the set of settings with which a message protects something, each
