@@ -34,7 +34,8 @@ const hello = "hello\n"
 type client struct{ ca *certtest.CA }
 
 // dial opens the connection of a call to an Envoy that reads the PROXY protocol: the
-// destination is that of the call, and the caller's port is source.
+// destination is that of the call, and the caller's port is source. Envoy is HOST:PORT, or the
+// path of a Unix socket.
 func (client) dial(c simulate.Call, envoy string, source int) (net.Conn, error) {
 	from, to := c.From, c.Address
 	if !from.IsValid() {
@@ -43,8 +44,11 @@ func (client) dial(c simulate.Call, envoy string, source int) (net.Conn, error) 
 	if !to.IsValid() {
 		to = netip.MustParseAddr("192.0.2.250") // no listener has it
 	}
-	dialer := &net.Dialer{LocalAddr: &net.TCPAddr{IP: from.AsSlice()}, Timeout: patience}
-	conn, err := dialer.Dial("tcp", envoy)
+	network, dialer := "tcp", &net.Dialer{LocalAddr: &net.TCPAddr{IP: from.AsSlice()}, Timeout: patience}
+	if strings.HasPrefix(envoy, "/") {
+		network, dialer.LocalAddr = "unix", nil
+	}
+	conn, err := dialer.Dial(network, envoy)
 	if err != nil {
 		return nil, err
 	}
@@ -104,7 +108,12 @@ func (cs client) call(c simulate.Call, raw net.Conn) (response *http.Response, a
 		if _, err := io.WriteString(conn, hello); err != nil {
 			return nil, false, err
 		}
-		got, err := bufio.NewReader(conn).ReadString('\n')
+		r := bufio.NewReader(conn)
+		if start, err := r.Peek(len("HTTP/")); err == nil && string(start) == "HTTP/" { // Envoy takes it for a bad request
+			response, err = http.ReadResponse(r, nil)
+			return response, false, err
+		}
+		got, err := r.ReadString('\n')
 		return nil, got == hello, err
 	}
 	req, err := request(c)

@@ -2,6 +2,7 @@ package scenario
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"encoding/json"
@@ -45,11 +46,14 @@ type router struct {
 	ports  []uint32
 	closed chan []string // of each connection that ended, the fields of connectionFormat
 	calls  int
+	names  []string // of the listeners, if answers tell which one took the call
+	path   string   // of the Unix socket that takes all calls; empty: each listener has a port
 }
 
 // answer is what Envoy does with a call.
 type answer struct {
-	Chain string
+	Listener string // empty if the router has no names
+	Chain    string
 	// Answered: a request gets a response, a bare connection arrives at the server.
 	Answered bool
 	// Route is the name of the route that matched.
@@ -67,17 +71,27 @@ type answer struct {
 const (
 	// bodyFormat is the format of every response body.
 	bodyFormat = "%ROUTE_NAME%\n%UPSTREAM_CLUSTER%\n%RESPONSE_CODE_DETAILS%\n"
-	// connectionFormat is a line about each connection that ended.
-	connectionFormat = "connection\t%DOWNSTREAM_REMOTE_PORT%\t%FILTER_CHAIN_NAME%\t%UPSTREAM_CLUSTER%\t%CONNECTION_TERMINATION_DETAILS%\n"
+	// connectionFormat is a line about each connection that ended. The index of its listener follows.
+	connectionFormat = "connection\t%DOWNSTREAM_REMOTE_PORT%\t%FILTER_CHAIN_NAME%\t%UPSTREAM_CLUSTER%\t%CONNECTION_TERMINATION_DETAILS%\t"
 )
 
 // newRouter starts an Envoy with listeners, each on a port of its own, and clusters. Envoy
 // stops when the test ends.
 func newRouter(t testing.TB, listeners []*listenerv3.Listener, clusters []*clusterv3.Cluster) *router {
 	t.Helper()
+	own := make([]*listenerv3.Listener, len(listeners))
+	for i, l := range listeners {
+		own[i] = observed(t, i, l)
+	}
+	return routes(t, own, clusters)
+}
+
+// routes starts an Envoy with listeners of observed, and clusters.
+func routes(t testing.TB, listeners []*listenerv3.Listener, clusters []*clusterv3.Cluster) *router {
+	t.Helper()
 	ca := certtest.NewCA("mesh")
 	r := &router{client: client{ca}, ports: make([]uint32, len(listeners)), closed: make(chan []string, 100)}
-	static := &bootstrapv3.Bootstrap_StaticResources{}
+	static := &bootstrapv3.Bootstrap_StaticResources{Listeners: listeners}
 	server := serve(t)
 	for _, c := range clusters {
 		c := &clusterv3.Cluster{
@@ -91,9 +105,6 @@ func newRouter(t testing.TB, listeners []*listenerv3.Listener, clusters []*clust
 			}}}}
 		}
 		static.Clusters = append(static.Clusters, c)
-	}
-	for i, l := range listeners {
-		static.Listeners = append(static.Listeners, observed(t, i, l))
 	}
 	bootstrap := &bootstrapv3.Bootstrap{
 		Node:            &corev3.Node{Id: "router", Cluster: "router"},
@@ -124,7 +135,7 @@ func observed(t testing.TB, index int, l *listenerv3.Listener) *listenerv3.Liste
 		}
 	}
 	l.ListenerFilters = filters
-	format := &corev3.SubstitutionFormatString{Format: &corev3.SubstitutionFormatString_TextFormatSource{TextFormatSource: text(connectionFormat)}}
+	format := &corev3.SubstitutionFormatString{Format: &corev3.SubstitutionFormatString_TextFormatSource{TextFormatSource: text(connectionFormat + l.GetName() + "\n")}}
 	l.AccessLog = []*accesslogv3.AccessLog{{
 		Name: "envoy.access_loggers.stdout",
 		ConfigType: &accesslogv3.AccessLog_TypedConfig{TypedConfig: packed(t, &streamv3.StdoutAccessLog{
@@ -232,7 +243,7 @@ func (r *router) start(t testing.TB, b *bootstrapv3.Bootstrap) (admin string) {
 	go func() { // ends with the process
 		lines := bufio.NewScanner(stdout)
 		for lines.Scan() {
-			if fields := strings.Split(lines.Text(), "\t"); len(fields) == 5 {
+			if fields := strings.Split(lines.Text(), "\t"); len(fields) == 6 {
 				r.closed <- fields[1:]
 			}
 		}
@@ -289,7 +300,7 @@ func (r *router) findPorts(t testing.TB, admin string) {
 func (r *router) ask(c simulate.Call, listener int) (answer, error) {
 	r.calls++
 	source := 1000 + r.calls
-	conn, err := r.client.dial(c, fmt.Sprintf("127.0.0.1:%d", r.ports[listener]), source)
+	conn, err := r.client.dial(c, cmp.Or(r.path, fmt.Sprintf("127.0.0.1:%d", r.ports[listener])), source)
 	if err != nil {
 		return answer{}, err
 	}
@@ -315,6 +326,9 @@ func (r *router) ask(c simulate.Call, listener int) (answer, error) {
 	if err != nil {
 		return a, err
 	}
+	if a.Listener, err = r.name(ended[3]); err != nil {
+		return a, err
+	}
 	if ended[0] != "-" {
 		a.Chain = ended[0]
 	}
@@ -330,8 +344,20 @@ func (r *router) ask(c simulate.Call, listener int) (answer, error) {
 	return a, nil
 }
 
+// name returns the name of the listener with an index.
+func (r *router) name(index string) (string, error) {
+	if r.names == nil {
+		return "", nil
+	}
+	i, err := strconv.Atoi(index)
+	if err != nil {
+		return "", err
+	}
+	return r.names[i], nil
+}
+
 // ended returns what Envoy logs about the connection from a port: the filter chain, the
-// cluster, and why it ended.
+// cluster, why it ended, and the index of its listener.
 func (r *router) ended(source int) ([]string, error) {
 	for {
 		select {
