@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -56,5 +57,41 @@ func BenchmarkSave(b *testing.B) {
 				b.Error(err)
 			}
 		})
+	}
+}
+
+// BenchmarkSaveInLargeFile is BenchmarkSave of one document of a file with 10,000.
+func BenchmarkSaveInLargeFile(b *testing.B) {
+	dir := b.TempDir()
+	path := filepath.Join(dir, "all.yaml")
+	docs := make([]string, 10_000)
+	for i := range docs {
+		docs[i] = "---\n" + policy(fmt.Sprint("o", i), "x")
+	}
+	save := func() {
+		next := filepath.Join(dir, ".next") // a file that is cut off waits longer
+		err := os.WriteFile(next, []byte(strings.Join(docs, "")), 0o644)
+		if err == nil {
+			err = os.Rename(next, path)
+		}
+		if err != nil {
+			b.Fatal(err)
+		}
+	}
+	save()
+	ctx, cancel := context.WithCancel(b.Context())
+	h, ended := make(arrivals), make(chan error, 1)
+	go func() { ended <- file.New(dir).Run(ctx, h) }()
+	<-h
+	n := 0
+	for b.Loop() {
+		n++
+		docs[5000] = "---\n" + policy("o5000", fmt.Sprint("v", n))
+		save()
+		<-h
+	}
+	cancel()
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		b.Error(err)
 	}
 }

@@ -79,11 +79,11 @@ func (x *index) has(name string, sum [sha256.Size]byte) bool {
 // store stores a file that was parsed.
 func (x *index) store(name string, f *file) {
 	if old := x.before(name); old != nil {
-		has := map[ident.Key]bool{}
-		for _, e := range f.entries {
-			has[e.key] = true
-		}
 		if f.broken {
+			has := map[ident.Key]bool{}
+			for _, e := range f.entries {
+				has[e.key] = true
+			}
 			f.entries = append(f.entries, slices.DeleteFunc(slices.Clone(old.entries), func(e entry) bool { return has[e.key] })...)
 		}
 		f.unknown = old.unknown && f.broken
@@ -146,11 +146,10 @@ func (x *index) keep(f found) {
 }
 
 func (x *index) replace(name string, f *file) {
-	if old := x.files[name]; old != nil {
-		for _, e := range old.entries {
-			x.touch(e.key)
-			x.claims[e.key] = slices.DeleteFunc(x.claims[e.key], func(c claim) bool { return c.file == name })
-		}
+	gone, come := x.moved(name, f)
+	for _, e := range gone {
+		x.touch(e.key)
+		x.claims[e.key] = slices.DeleteFunc(x.claims[e.key], func(c claim) bool { return c.file == name })
 	}
 	x.reread[name] = true
 	old := x.before(name)
@@ -165,7 +164,7 @@ func (x *index) replace(name string, f *file) {
 		return
 	}
 	x.files[name] = f
-	for _, e := range f.entries {
+	for _, e := range come {
 		claims := append(x.claims[e.key], claim{name, e})
 		slices.SortStableFunc(claims, func(a, b claim) int {
 			return cmp.Or(cmp.Compare(a.file, b.file), cmp.Compare(a.line, b.line))
@@ -173,6 +172,33 @@ func (x *index) replace(name string, f *file) {
 		x.claims[e.key] = claims
 		x.touch(e.key)
 	}
+}
+
+// moved gives the entries that a file has before and after its first and last change their
+// new lines, so that a change of a large file costs what it changes. It returns the others:
+// those that the file had, and those that it has.
+func (x *index) moved(name string, f *file) (gone, come []entry) {
+	if old := x.files[name]; old != nil {
+		gone = old.entries
+	}
+	if f != nil {
+		come = f.entries
+	}
+	moves := func(from, to entry) bool {
+		claims := x.claims[to.key]
+		if from.key != to.key || len(claims) != 1 || !same(from.object, to.object) {
+			return false
+		}
+		claims[0].entry = to
+		return true
+	}
+	for len(gone) > 0 && len(come) > 0 && moves(gone[0], come[0]) {
+		gone, come = gone[1:], come[1:]
+	}
+	for len(gone) > 0 && len(come) > 0 && moves(gone[len(gone)-1], come[len(come)-1]) {
+		gone, come = gone[:len(gone)-1], come[:len(come)-1]
+	}
+	return gone, come
 }
 
 // touch marks a key for changes, and its files for problems.
