@@ -253,7 +253,8 @@ type MeshPolicy struct {
 	// What clients of MCP-over-xDS, such as an istiod, read from the frontends.
 	Mcp *Mcp `protobuf:"bytes,12,opt,name=mcp,proto3" json:"mcp,omitempty"`
 	// The operators of the mesh. If there are any, what operators append to the log
-	// counts only with the signature of one of them.
+	// counts only with the signature of one of them. Those count that the sources offer
+	// now, whatever was rolled back or frozen.
 	Operators []*Operator `protobuf:"bytes,13,rep,name=operators,proto3" json:"operators,omitempty"`
 	// How changes of configuration reach the proxies; default: all at once.
 	Rollout       *Rollout `protobuf:"bytes,14,opt,name=rollout,proto3" json:"rollout,omitempty"`
