@@ -49,14 +49,15 @@ func (m *Machine) stage(ctx context.Context, steps []world.RolloutStep, before *
 	if head := m.chain.head.Version(); !lacks || m.staging.head != head {
 		m.staging.head, m.staging.tries = head, 0
 	}
-	if m.staging.tries++; lacks && m.staging.tries > stageTries {
+	if lacks && m.staging.tries >= stageTries {
 		return false, m.unstaged(fmt.Errorf("%d objects do not stay in a rollout", len(overlays[0].Values)))
 	}
 	appended, err := m.roll(ctx, overlays)
 	if errors.Is(err, events.ErrTooLarge) || errors.Is(err, events.ErrInvalid) {
 		return false, m.unstaged(err)
 	}
-	if appended {
+	if appended { // else the log has overlays that are not folded yet: that is no try
+		m.staging.tries++
 		m.staging.unstaged = ""
 	}
 	return true, err
