@@ -56,7 +56,7 @@ func (m *Machine) stage(ctx context.Context, steps []world.RolloutStep, before *
 	if errors.Is(err, events.ErrTooLarge) || errors.Is(err, events.ErrInvalid) {
 		return false, m.unstaged(err)
 	}
-	if appended { // else the log has overlays that are not folded yet: that is no try
+	if appended { // else this builder must first fold overlays that are on the log
 		m.staging.tries++
 		m.staging.unstaged = ""
 	}

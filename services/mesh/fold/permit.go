@@ -43,9 +43,9 @@ func (f *Fold) hosted(v *value, m proto.Message) proto.Message {
 	return m
 }
 
-// policyRules returns the rules of the policy that a World of a state has. Who may act
-// is what the sources offer: neither an overlay nor a freeze brings back an operator whom
-// they have taken out.
+// policyRules returns the rules of the policy that a state serves. The operators are those of
+// the policy that the sources offer: an operator whom a source has removed stays removed,
+// whatever is rolled back or frozen.
 func (f *Fold) policyRules(s *state) *permit.Rules {
 	served := s.policies(func(e *entry) (*value, uint64) { return e.good, e.goodSeq })
 	over := map[string]world.Overlay{}

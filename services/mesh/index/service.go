@@ -51,9 +51,9 @@ type Service struct {
 	ExportTo Visibility
 	// SubjectAltNames are the expected names of its endpoints' certificates.
 	SubjectAltNames []string
-	// Accounts are service accounts, NAMESPACE/NAME, and Identities are names in full that
-	// endpoints may have in mutual TLS of the mesh, besides the accounts that are known of
-	// them (SVC-14). Sorted.
+	// Clients in mutual TLS of the mesh accept certificates of these service accounts
+	// (NAMESPACE/NAME) and of these full names (URIs), besides those of the accounts of the
+	// endpoints (SVC-14). Sorted.
 	Accounts, Identities []string
 	// Partial: a Sidecar imports only some of its ports, and Ports has no others (SC-4).
 	Partial bool

@@ -272,7 +272,8 @@ type logPrinter struct {
 	out    *command.Output
 	stream bool
 	table  command.Rows
-	// verdicts finds what is known about the authors of records, by record; nil: nothing is.
+	// verdicts checks the signatures of records, and returns the verdicts by record; nil:
+	// signatures are not checked.
 	verdicts func(context.Context, []events.Record) (map[uint64]fold.Verdict, error)
 }
 
@@ -281,7 +282,7 @@ func (p *logPrinter) print(ctx context.Context, recs []events.Record) {
 	if p.verdicts != nil {
 		var err error
 		if verdicts, err = p.verdicts(ctx, recs); err != nil && p.out.IsTable() {
-			p.out.Notes([]string{fmt.Sprintf("it is not known who has signed these records: %v", err)})
+			p.out.Notes([]string{fmt.Sprintf("the signatures of these records cannot be checked: %v", err)})
 		}
 	}
 	p.table.Head = []string{"SEQ", "TIME", "WHAT", "OBJECT", "FROM", "BY"}

@@ -25,9 +25,8 @@ import (
 	"meshlog.dev/services/mesh/xds"
 )
 
-// entrance is the listener of a router's Envoy that takes all connections, as that of a
-// sidecar does. Only the test has it: nobody but it has the connections that no listener
-// takes.
+// entrance is a listener that the test adds to a router: all connections arrive there, as at
+// the virtual listener of a sidecar. It keeps those that no other listener takes.
 const entrance = "entrance"
 
 // chooser returns an Envoy with all listeners that a proxy is served, at the addresses that
@@ -79,23 +78,13 @@ func chooser(t *testing.T, sets [ident.ResourceTypes]*xds.Set, outcomes []simula
 // hosted puts the names of virtual hosts before those of their routes, which Envoy tells.
 func hosted(t *testing.T, l *listenerv3.Listener) *listenerv3.Listener {
 	t.Helper()
-	for _, chain := range append(l.GetFilterChains(), l.GetDefaultFilterChain()) {
-		for _, f := range chain.GetFilters() {
-			m := new(hcmv3.HttpConnectionManager)
-			if !f.GetTypedConfig().MessageIs(m) {
-				continue
+	eachManager(t, l, func(m *hcmv3.HttpConnectionManager) {
+		for _, h := range m.GetRouteConfig().GetVirtualHosts() {
+			for _, r := range h.GetRoutes() {
+				r.Name = m.GetRouteConfig().GetName() + " " + h.GetName() + " " + r.GetName()
 			}
-			if err := f.GetTypedConfig().UnmarshalTo(m); err != nil {
-				t.Fatal(err)
-			}
-			for _, h := range m.GetRouteConfig().GetVirtualHosts() {
-				for _, r := range h.GetRoutes() {
-					r.Name = m.GetRouteConfig().GetName() + " " + h.GetName() + " " + r.GetName()
-				}
-			}
-			f.ConfigType = &listenerv3.Filter_TypedConfig{TypedConfig: packed(t, m)}
 		}
-	}
+	})
 	return l
 }
 

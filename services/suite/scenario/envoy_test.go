@@ -174,6 +174,28 @@ func listener(t *testing.T, sets [ident.ResourceTypes]*xds.Set, name string) *li
 		t.Fatal(err)
 	}
 	slots := filters(t, sets[ident.ECDS])
+	eachManager(t, l, func(m *hcmv3.HttpConnectionManager) {
+		if name := m.GetRds().GetRouteConfigName(); name != "" {
+			routes := &routev3.RouteConfiguration{Name: name}
+			if r := sets[ident.RDS].Find(name); r != nil {
+				if err := proto.Unmarshal(r.Value(), routes); err != nil {
+					t.Fatal(err)
+				}
+			}
+			routes.ValidateClusters = wrapperspb.Bool(false) // the default for routes by RDS
+			m.RouteSpecifier = &hcmv3.HttpConnectionManager_RouteConfig{RouteConfig: routes}
+		}
+		m.LocalReplyConfig = &hcmv3.LocalReplyConfig{BodyFormat: &corev3.SubstitutionFormatString{
+			Format: &corev3.SubstitutionFormatString_TextFormatSource{TextFormatSource: text(bodyFormat)},
+		}}
+		envoytest.InlineFilters(m, slots)
+	})
+	return l
+}
+
+// eachManager lets change change each HTTP connection manager of a listener.
+func eachManager(t *testing.T, l *listenerv3.Listener, change func(*hcmv3.HttpConnectionManager)) {
+	t.Helper()
 	for _, chain := range append(l.GetFilterChains(), l.GetDefaultFilterChain()) {
 		for _, f := range chain.GetFilters() {
 			m := new(hcmv3.HttpConnectionManager)
@@ -183,24 +205,10 @@ func listener(t *testing.T, sets [ident.ResourceTypes]*xds.Set, name string) *li
 			if err := f.GetTypedConfig().UnmarshalTo(m); err != nil {
 				t.Fatal(err)
 			}
-			if name := m.GetRds().GetRouteConfigName(); name != "" {
-				routes := &routev3.RouteConfiguration{Name: name}
-				if r := sets[ident.RDS].Find(name); r != nil {
-					if err := proto.Unmarshal(r.Value(), routes); err != nil {
-						t.Fatal(err)
-					}
-				}
-				routes.ValidateClusters = wrapperspb.Bool(false) // the default for routes by RDS
-				m.RouteSpecifier = &hcmv3.HttpConnectionManager_RouteConfig{RouteConfig: routes}
-			}
-			m.LocalReplyConfig = &hcmv3.LocalReplyConfig{BodyFormat: &corev3.SubstitutionFormatString{
-				Format: &corev3.SubstitutionFormatString_TextFormatSource{TextFormatSource: text(bodyFormat)},
-			}}
-			envoytest.InlineFilters(m, slots)
+			change(m)
 			f.ConfigType = &listenerv3.Filter_TypedConfig{TypedConfig: packed(t, m)}
 		}
 	}
-	return l
 }
 
 // filters returns the filters that connection managers ask for.

@@ -70,11 +70,11 @@ func parse(name, revision string, data []byte, before *content) content {
 	return p.content
 }
 
-// chunk is what was found of a chunk without the other chunks of its file.
+// chunk is what one chunk of a file holds, as far as it can be read without the others.
 type chunk struct {
 	sum [sha256.Size]byte
-	is  *known // what the file held before; nil: it is new
-	// alone: content is all that the chunk holds.
+	is  *known // the same text in the file before; nil: the text is new
+	// alone: content is complete; else the chunk needs the allowance of its file.
 	alone   bool
 	content content
 }

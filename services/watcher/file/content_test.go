@@ -25,8 +25,8 @@ var someDocuments = []string{
 	"---\n# %d\n",
 }
 
-// TestReread edits a file at random. What is taken from the file before is what parsing the
-// whole file finds: the same objects and problems, with the lines that they have now.
+// TestReread edits a file at random. A watcher that knows the file before finds the same
+// objects and problems, with the same lines, as one that reads the whole file.
 func TestReread(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for range 40 {
